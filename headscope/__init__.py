@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headscope.core.roles import Thresholds as Thresholds
     from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
     from headscope.models.load.loading import load as load
-    from headscope.models.run.loaded import wrap as wrap
+    from headscope.models.run.wrapping import wrap as wrap
     from headscope.models.surgery.copies import remove_heads as remove_heads
     from headscope.models.surgery.layers import remove_layers as remove_layers
     from headscope.models.surgery.neurons import remove_neurons as remove_neurons
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Public names that are no command's, by the module that has them.
-_HOMES = {
+#: The other public names, and the module of each.
+_MODULES = {
     "HeadscopeError": "core.errors",
     "InsightThresholds": "reports.claims.thresholds",
     "Thresholds": "core.roles",
@@ -71,13 +71,14 @@ _HOMES = {
     "remove_layers": "models.surgery.layers",
     "remove_neurons": "models.surgery.neurons",
     "save": "artefacts.saving",
-    "wrap": "models.run.loaded",
+    "wrap": "models.run.wrapping",
 }
 _PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.analyses.classify.roles"}
+#: Commands by the name of their function, and by that of the class of its result.
 _FUNCTIONS = {row.name: row for row in COMMANDS.values() if row.measures}
 _RESULTS = {row.result_class.rpartition(":")[2]: row for row in _FUNCTIONS.values()}
 
-__all__ = [*_FUNCTIONS, *_RESULTS, *_HOMES, *_PUBLIC_MODULES]
+__all__ = [*_FUNCTIONS, *_RESULTS, *_MODULES, *_PUBLIC_MODULES]
 
 
 def __getattr__(name: str) -> object:
@@ -88,8 +89,8 @@ def __getattr__(name: str) -> object:
         return _RESULTS[name].result
     if name in _PUBLIC_MODULES:
         return importlib.import_module(_PUBLIC_MODULES[name])
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"headscope.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"headscope.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'headscope' has no attribute {name!r}")
 
 

@@ -7,12 +7,13 @@ import sys
 import threading
 from typing import Any
 
-_AGAIN = 0.02  # Seconds until a lost interrupt is sent again: what lost it has returned by then.
+#: Seconds until a lost interrupt is sent again: by then the cleaning-up that lost it is over.
+_RESEND_AFTER = 0.02
 
 
 def main() -> None:
     """Run the command line; Ctrl-C while it is still loading ends it as quietly as later."""
-    sys.unraisablehook = _not_lost
+    sys.unraisablehook = _resend_interrupt
     try:
         from headscope.cli.app import main as run
 
@@ -21,10 +22,13 @@ def main() -> None:
         sys.exit(130)
 
 
-def _not_lost(unraisable: Any) -> None:
-    """Send an interrupt again that came while a library cleaned up, where Python drops it."""
+def _resend_interrupt(unraisable: Any) -> None:
+    """Send Ctrl-C again if it came while a library cleaned up: Python drops what is raised there.
+
+    All other errors of cleaning up are printed as usual.
+    """
     if unraisable.exc_type is KeyboardInterrupt:
-        threading.Timer(_AGAIN, _thread.interrupt_main).start()
+        threading.Timer(_RESEND_AFTER, _thread.interrupt_main).start()
     else:
         sys.__unraisablehook__(unraisable)
 

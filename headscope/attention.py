@@ -57,9 +57,10 @@ __all__ = [
     "with_bias",
 ]
 
-#: Sees ``(rows, heads, pattern, z)`` of one chunk: of which examples (rows of the batch) and heads.
+#: Called with ``(rows, heads, pattern, z)`` of a chunk: which examples of the batch and which heads
+#: it holds, and what they compute.
 Visitor = Callable[[slice, slice, Tensor, Tensor], None]
-#: Which keys may be attended: boolean or additive as above, or all of them (None).
+#: Which keys may be attended: boolean or additive as above; None allows all.
 Mask = Tensor | None
 
 #: Pattern entries kept at a time by the streaming form: 2 MiB in float32, two cores' L2 caches.
@@ -161,11 +162,14 @@ def with_bias(mask: Mask, bias: Tensor | None) -> Mask:
     bias : Tensor, (1 or batch, n_heads, query_pos, key_pos), optional
         Finite numbers, such as T5's bias by relative position.
     """
-    if mask is None or bias is None:
-        return mask if bias is None else bias
+    if bias is None:
+        return mask
+    if mask is None:
+        return bias
     lowest = torch.finfo(bias.dtype).min
     if mask.dtype == torch.bool:
         return bias.masked_fill(~mask, lowest)
+    # Clamped, so that the sum stays finite.
     return (bias + mask.clamp(min=lowest / 2)).masked_fill(_blocked(mask), lowest)
 
 
@@ -177,7 +181,7 @@ def _blocked(mask: Tensor) -> Tensor:
     return mask <= torch.finfo(mask.dtype).min / 2
 
 
-def _without(attn_scores: Tensor, blocked: Tensor) -> Tensor:
+def _lower_blocked(attn_scores: Tensor, blocked: Tensor) -> Tensor:
     """Lower blocked scores so far that their softmax is exactly 0.
 
     By a finite number, not minus infinity: an empty row then has no NaN in its gradient.
@@ -203,7 +207,7 @@ def masked_softmax(attn_scores: Tensor, mask: Mask = None) -> Tensor:
     blocked = _blocked(mask)
     if mask.dtype != torch.bool:
         attn_scores = attn_scores + mask.masked_fill(blocked, 0.0)
-    pattern = torch.softmax(_without(attn_scores, blocked), dim=-1)
+    pattern = torch.softmax(_lower_blocked(attn_scores, blocked), dim=-1)
     empty = blocked.all(dim=-1, keepdim=True)
     if bool(empty.any()):
         warnings.warn(

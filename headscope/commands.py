@@ -1,7 +1,12 @@
-"""THE table of commands: one row for each, read by Python, the command line, reports and the docs.
+"""The table of all commands: one row each, read by Python, the command line, reports and the docs.
 
-Nothing is imported until a row is asked for its function, its options, its result or its view. The
-rows stand in the order in which a report runs them; what no report runs comes last.
+Two kinds of command share it. Those that *measure* a model have a class of options and a class of
+results, and are functions in Python too. The others (``serve``, ``export``, ``compare``, ...) are
+plain functions of typer.
+
+A row names modules and classes as text: nothing is imported until a row is asked for its function,
+its options, its result or its view. The rows stand in the order in which a report runs them; what
+no report runs comes last.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+# Headings in the help of the command line
 LOOK = "Look at heads"
 CHANGE = "Change the model"
 PUBLISH = "Publish and compare"
@@ -17,23 +23,20 @@ PUBLISH = "Publish and compare"
 
 @dataclass(frozen=True)
 class Command:
-    """A command, and where what belongs to it is found."""
+    """One row of the table: the name of a command, and where its code is found."""
 
     name: str
     heading: str  # In the help of the command line
-    #: The module that has its function, which has the command's name.
-    module: str
-    #: The class of its options, in the same module; a command without one measures nothing, and its
-    #: function is a command of typer.
+    module: str  # Has a function of the command's name
+    #: Name of the class of its options, in ``module``; empty if it measures nothing.
     options_class: str = ""
-    #: The class of its result, in the same module, or ``module:class``; none prints no JSON.
+    #: Name of the class of its result, in ``module``, or ``module:class``; empty if it writes no
+    #: JSON.
     result_class: str = ""
-    #: The module that has its ``VIEW``: how the result looks.
-    view_module: str = ""
+    view_module: str = ""  # Has a ``VIEW``: how the result looks
     in_report: bool = False  # Whether it is a section of a report
-    #: Sections of a report whose result it makes use of.
-    uses: tuple[str, ...] = ()
-    #: Examples at the end of its help, if it measures nothing; else its options have them.
+    uses: tuple[str, ...] = ()  # Other sections of a report, whose results it reads
+    #: Examples at the end of its help; a command that measures has them in its class of options.
     examples: tuple[str, ...] = ()
 
     @property
@@ -43,7 +46,7 @@ class Command:
 
     @property
     def function(self) -> Any:
-        """Its public function, or the function of typer."""
+        """Its function: ``function(model, options=...)`` if it measures, else one for typer."""
         return getattr(importlib.import_module(self.module), self.name)
 
     @property
@@ -60,7 +63,7 @@ class Command:
 
     @property
     def state_file(self) -> str:
-        """The name of the file, in its folder of results, that a long run saves its sums in."""
+        """The name of the file in which a long run saves its sums, to be resumed from there."""
         return f".{self.name}.state.safetensors"
 
     @property
@@ -70,7 +73,7 @@ class Command:
 
 
 def _analysis(name: str, *, heading: str = LOOK, uses: tuple[str, ...] = ()) -> Command:
-    """Return the row of a section of a report that has a package of its own in ``analyses``."""
+    """Return the row of a package of ``analyses``, whose classes are called after the command."""
     package = f"headscope.analyses.{name}"
     return Command(
         name,

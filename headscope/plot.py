@@ -1,4 +1,4 @@
-"""Figures for papers and notebooks: every function draws on ``ax``, or makes a Figure, returned.
+"""Figures for papers and notebooks, drawn from results: on your own ``ax``, or as a new Figure.
 
 >>> import headscope
 >>> result = headscope.classify("demo", limit=20)
@@ -25,10 +25,10 @@ __all__ = ["attention", "heads", "mean_attention"]
 
 
 def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
-    """Return the axes that were given with their figure, or new ones."""
+    """Return the caller's axes with their figure, or new ones of so many inches."""
     if ax is None:
-        made = draw.new_figure(width, height)
-        return made, made.add_subplot()
+        new_figure = draw.new_figure(width, height)
+        return new_figure, new_figure.add_subplot()
     figure = ax.get_figure(root=True)
     assert isinstance(figure, Figure)
     return figure, ax
@@ -70,12 +70,15 @@ def heads(
     """
     if value == "role" and not isinstance(result, ClassifyResult):
         raise InputError(f"A {type(result).__name__} has no roles; name a column of numbers.")
-    layers = dict.fromkeys(head.layer_name for head in getattr(result, "heads", ()))
-    n_heads = max((head.head for head in getattr(result, "heads", ())), default=0) + 1
-    made, axes = _axes(ax, max(5.0, 1.8 + 0.55 * n_heads), 1.6 + 0.55 * len(layers))
+    rows = getattr(result, "heads", ())
+    n_layers = len({head.layer_name for head in rows})
+    n_heads = max((head.head for head in rows), default=0) + 1
+    figure, axes = _axes(ax, max(5.0, 1.8 + 0.55 * n_heads), 1.6 + 0.55 * n_layers)
     if value == "role":
         role_map_on(axes, result, text=text, legend=legend)
-        return made
+        return figure
+
+    # A map by number: a column of the result's table, with digits to tell its values apart.
     frame = result.to_frame()
     if value not in frame or frame[value].dtype.kind not in "fi" or frame.index.has_duplicates:
         numbers = [name for name in frame if frame[name].dtype.kind == "f"]
@@ -88,7 +91,7 @@ def heads(
     digits = 2 if largest >= 0.1 else min(6, 1 - int(np.floor(np.log10(largest))))
     block = HeadMap("", value.replace("_", " "), values, digits)
     draw.head_map_on(axes, block, text=text, legend=legend)
-    return made
+    return figure
 
 
 def mean_attention(result: Any, head: str, ax: Axes | None = None) -> Figure:
@@ -114,16 +117,17 @@ def mean_attention(result: Any, head: str, ax: Axes | None = None) -> Figure:
         If there is no such head, or nothing was kept of it.
     """
     means = {head.name: head.mean_pattern for head in result.heads if head.mean_pattern}
-    cells = np.frombuffer(base64.b64decode(_of(head, means)), dtype=np.uint8)
-    side = round(len(cells) ** 0.5)
-    made, axes = _square(ax, (cells.reshape(side, side) / 255.0) ** 2)
-    ticks = [*range(0, side - 1, 7), side - 1]
+    # A result holds the square root of each weight, in a byte.
+    roots = np.frombuffer(base64.b64decode(_of_head(means, head)), dtype=np.uint8)
+    n_tokens = round(len(roots) ** 0.5)
+    figure, axes = _draw_pattern(ax, (roots.reshape(n_tokens, n_tokens) / 255.0) ** 2)
+    ticks = [*range(0, n_tokens - 1, 7), n_tokens - 1]
     labels = [*map(str, ticks[:-1]), "last"]
     axes.set_xticks(ticks, labels)
     axes.set_yticks(ticks, labels)
     axes.set_xlabel("token looked at", fontsize=8)
     axes.set_ylabel("token that looks", fontsize=8)
-    return made
+    return figure
 
 
 def attention(result: Any, head: str = "", ax: Axes | None = None) -> Figure:
@@ -148,24 +152,25 @@ def attention(result: Any, head: str = "", ax: Axes | None = None) -> Figure:
     InputError
         If there is no such head.
     """
-    made, axes = _square(ax, np.array(_of(head or result.name, result.patterns)))
+    pattern = np.array(_of_head(result.patterns, head or result.name))
+    figure, axes = _draw_pattern(ax, pattern)
     tokens = [token.replace("$", r"\$") for token in result.tokens]
     axes.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right")
     axes.set_yticks(range(len(tokens)), tokens)
-    return made
+    return figure
 
 
-def _of(head: str, patterns: Mapping[str, Any]) -> Any:
-    """Return what is known of a head; refuse a name that there is not."""
+def _of_head(patterns: Mapping[str, Any], head: str) -> Any:
+    """Return the pattern of a head; refuse a name that is not among them."""
     if head not in patterns:
         first = next(iter(patterns), "none")
         raise InputError(f"There is no attention of {head!r} here; name a head, such as {first}.")
     return patterns[head]
 
 
-def _square(ax: Axes | None, weights: np.ndarray) -> tuple[Figure, Axes]:
-    """Draw weights from 0 to 1, queries down and keys across."""
-    made, axes = _axes(ax, 3.3, 3.3)
-    axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+def _draw_pattern(ax: Axes | None, pattern: np.ndarray) -> tuple[Figure, Axes]:
+    """Draw attention weights from 0 to 1 as a square, queries down and keys across."""
+    figure, axes = _axes(ax, 3.3, 3.3)
+    axes.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
     axes.tick_params(labelsize=8)
-    return made, axes
+    return figure, axes

@@ -211,9 +211,9 @@ def _join(settings: dict[str, str], accident: Accident | None) -> None:
     from headscope.session.resume import RunState
 
     os.environ.update(settings)
-    process_group._LOOK = 0.1
+    process_group._PULSE_CHECK = 0.1
     if accident is not None and accident.kind == "killed":
-        process_group._FAREWELL = 0.1  # nobody is left to be waited for
+        process_group._LEAVE_SECONDS = 0.1  # nobody is left to be waited for
     if accident is None or settings["RANK"] != str(accident.rank):
         return
     note = RunState.note

@@ -26,9 +26,9 @@ from headscope.core.saved_config import (
 )
 from headscope.models.anatomy.feed_forward import feed_forwards
 from headscope.models.load.manifest import neurons_and_layers
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import computes_the_same
-from headscope.models.run.routing import quiet_transformers
 from headscope.models.surgery.copies import original_heads, removed_heads
 from headscope.models.surgery.layers import (
     kept_layers,
@@ -73,7 +73,7 @@ def write_config(loaded: LoadedModel, folder: Path, *, standalone: bool) -> Writ
     """
     path = folder / "config.json"
     written = json.loads(path.read_text(encoding="utf-8"))
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     before = settings_before(all_stacks.model)
     family = {**family_config(written), **before}
     family.pop("pruned_heads", None)

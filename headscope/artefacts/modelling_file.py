@@ -96,7 +96,7 @@ def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, 
         If the family's modules cannot run with fewer heads, or layers, by themselves.
     """
     # what the pruned model has otherwise than a whole one
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     config = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
     with torch.device("meta"):
         full = all_stacks.auto_class.from_config(config)

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from headscope.core.errors import InputError, UnsupportedModelError, reason
+from headscope.models.run.implementation import quiet_transformers, use_implementation
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import quiet_transformers, use_implementation
 from headscope.models.run.task_heads import Joined, Select
 
 #: What the graph takes, in this order; the last only where texts are pairs.

@@ -15,9 +15,9 @@ import torch
 from headscope.artefacts.compact_classes import register
 from headscope.artefacts.modelling_file import FILE, class_name
 from headscope.core.errors import ArtefactError, reason
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import computes_the_same
-from headscope.models.run.routing import quiet_transformers
 
 _NAME = "headscope_written_modelling_file"
 
@@ -34,7 +34,7 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
         If it does not open, or computes something else.
     """
     register()
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     options: dict[str, Any] = {
         "dtype": getattr(torch, all_stacks.dtype),
         "local_files_only": True,

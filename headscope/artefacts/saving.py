@@ -20,9 +20,9 @@ from headscope.core.errors import InputError
 from headscope.core.files import replace_folder
 from headscope.core.saved_config import MANIFEST
 from headscope.models.load.manifest import COMPACT, SCHEMA
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel, origin_of
-from headscope.models.run.routing import quiet_transformers
 from headscope.models.surgery.copies import original_heads
 
 
@@ -101,7 +101,7 @@ def write_model(
 
     Returns what opens the folder, as :class:`~headscope.artefacts.config_json.WrittenConfig` says.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     # read before anything is written: a damaged file of the source is refused
     sentences = sentence_copy(loaded.folder)
 

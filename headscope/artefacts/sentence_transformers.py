@@ -35,9 +35,9 @@ from headscope.models.load.sentence_files import (
     leads_out,
 )
 from headscope.models.load.sentence_folder import lower_cases, transformer_folder
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import TEXTS, TOLERANCES, agree
-from headscope.models.run.routing import quiet_transformers
 
 #: What is taken out of a module's folder: settings, words, weights.
 _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")

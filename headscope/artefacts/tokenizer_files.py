@@ -16,7 +16,7 @@ from headscope.models.load.tokenizer import (
     switches_language,
 )
 from headscope.models.load.tokenizer_differences import first_difference
-from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.implementation import quiet_transformers
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> None:

@@ -1,6 +1,8 @@
-"""The whole command line: each command is made when it is first asked for.
+"""The program ``headscope``: its group of commands, its own options, and ``main``.
 
-Nothing heavy is imported until a command runs, and ``headscope classify`` reads no other's options.
+A command is made from its row in :mod:`headscope.commands` when it is first asked for. So nothing
+heavy is imported until a command runs, and ``headscope classify`` does not read other commands'
+options.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from headscope.cli.process import (
     check_shared,
     error_boundary,
     launched_together,
-    rest_collector,
+    rare_garbage_collection,
 )
 from headscope.commands import COMMANDS
 from headscope.core.errors import did_you_mean
 
 
 class LazyGroup(HelpGroup):
-    """The group of all commands, of which only those that are asked for are made."""
+    """The group of all commands, which makes only those that are asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, in order."""
@@ -42,12 +44,14 @@ class LazyGroup(HelpGroup):
 
 @functools.cache
 def click_command(name: str) -> Any:
-    """Make one command of its row in the table."""
+    """Make one command from its row in the table."""
     command = COMMANDS[name]
     if name == "config":  # a group of commands
         group: Any = typer.main.get_command(command.function)
         group.rich_help_panel = command.heading
         return group
+
+    # The function that typer calls.
     if name == "report":
         from headscope.cli.report import report_command
 
@@ -58,14 +62,16 @@ def click_command(name: str) -> Any:
         callback = measuring_command(command)
     else:
         callback = command.function
+
+    # A command of click: an application of typer that has this command alone.
     examples = command.options.examples if command.measures else command.examples
     single = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
     )
-    make = single.command(
+    register = single.command(
         name, cls=HelpCommand, epilog=epilog_of(examples), rich_help_panel=command.heading
     )
-    make(callback)
+    register(callback)
     return typer.main.get_command(single)
 
 
@@ -114,5 +120,6 @@ def main() -> None:
     """Run the command line; exits with the documented codes."""
     bound_memory()
     calm_threads()
-    with rest_collector(), error_boundary(debug="--debug" in sys.argv), launched_together():
+    debug = "--debug" in sys.argv
+    with rare_garbage_collection(), error_boundary(debug), launched_together():
         app()

@@ -1,11 +1,14 @@
 """A command that measures: from the words of the command line to its function, and to the screen.
 
-The words become options once, before torch is loaded; the public function is called with them; what
-it returns is written to the folder of ``-o`` and printed.
+:func:`measuring_command` is the whole way, to be read first. The words become options once, before
+torch is loaded; the public function is called with them; what it returns is written to the folder
+of ``-o`` and printed. :class:`CommandRun` has these steps, :func:`typer_command` the signature by
+which typer knows the flags.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,31 +44,32 @@ from headscope.data.examples import TASK_FILES
 from headscope.session.options import ModelOptions
 from headscope.show.style import showing
 
-#: Options that name a file to be read.
-_INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
+#: Flags that name a file to be read.
+_INPUT_FILES = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
 
 
 def measuring_command(command: Command) -> Callable[..., None]:
-    """Make the typer command of a function that measures: its options are the flags."""
+    """Make the typer command that runs a measuring function, with its options as flags."""
 
     def callback(context: typer.Context, **values: Any) -> None:
         run = CommandRun(command, context, values)
         with run.presented():
             options = run.options()
             failure: BaseException | None = None
-            with run.ready(options):
+            with run.measuring(options):
                 try:
                     result = command.function(run.model, options=options)
                 except (ArtefactError, InterruptedRunError) as error:
                     if error.result is None:
                         raise
-                    result = error.result  # is shown all the same
+                    # What was measured before the failure is written and shown all the same.
+                    result = error.result
                     failure = error
                 files = run.write(result)
             run.show(result, files)
         if failure is not None:
             raise failure
-        complaint = getattr(result, "complaint", None)  # a check that the command itself makes
+        complaint = getattr(result, "complaint", None)  # such as a limit that a result exceeds
         if complaint is not None:
             raise CheckFailedError(complaint)
 
@@ -73,20 +77,24 @@ def measuring_command(command: Command) -> Callable[..., None]:
 
 
 def typer_command(command: Command, callback: Callable[..., None]) -> Callable[..., None]:
-    """Give a function the name, the help and the signature that typer reads."""
+    """Give a function the name, the help and the signature that typer reads.
+
+    Its flags are, in this order: the model, what only the command line has, the command's options,
+    the folder of results, and what all commands have.
+    """
     options_class = command.options
-    model = ModelFlag if options_class.default_model is None else OptionalModelFlag
-    kinds = [model, options_class]
+    flag_classes: list[type] = [
+        ModelFlag if options_class.default_model is None else OptionalModelFlag
+    ]
     if options_class.flags is not None:
-        kinds.insert(1, options_class.flags)
-    parameters = parameters_of(*kinds)
-    if "no_validate" in parameters or "output" in parameters:
-        parameters |= {
-            name: parameter
-            for name, parameter in parameters_of(FolderFlags).items()
-            if name not in parameters
-        }
-    parameters |= parameters_of(CommonFlags)
+        flag_classes.append(options_class.flags)
+    flag_classes.append(options_class)
+    declared = parameters_of(*flag_classes)
+    if "no_validate" in declared or "output" in declared:
+        flag_classes.append(FolderFlags)
+    flag_classes.append(CommonFlags)
+    parameters = parameters_of(*flag_classes)
+
     keyword = inspect.Parameter.KEYWORD_ONLY
     context = inspect.Parameter("context", keyword, annotation=typer.Context)
     config = inspect.Parameter("config", keyword, annotation=ConfigFile, default=None)
@@ -100,7 +108,7 @@ def typer_command(command: Command, callback: Callable[..., None]) -> Callable[.
 class CommandRun:
     """One run of a command: its options, its folder, and how its result is shown.
 
-    ``values`` are what the flags were given, by their names.
+    ``values`` are the values of the flags, by their names.
     """
 
     def __init__(self, command: Command, context: typer.Context, values: dict[str, Any]) -> None:
@@ -115,26 +123,25 @@ class CommandRun:
 
     @contextmanager
     def presented(self) -> Iterator[None]:
-        """Show results as the flags ask for; name flags in errors about options."""
-        options_class = self.command.options
+        """Apply --figures and --verbose inside the block; name flags in errors about options."""
         try:
             formats = figure_formats(self.values.get("figures", "png,svg"))
             with showing(formats, verbose=self.values["verbose"]):
                 yield
         except OptionError as error:
-            raise WrongOptionError(
-                error.spelled(lambda name: flag_of(options_class, name))
-            ) from None
+            spell = functools.partial(flag_of, self.command.options)
+            raise WrongOptionError(error.spelled(spell)) from None
 
     def options(self, **more: Any) -> ModelOptions:
-        """Build the options; raise at once what the run would after loading.
+        """Build the command's options and check them, and the files and folders they name.
 
-        ``more`` are arguments that no flag gives.
+        All this before torch is loaded, so that a mistake costs no waiting. ``more`` are arguments
+        that no flag gives.
         """
         options_class = self.command.options
         table = table_of(self.context, self.command.name)
         values = {**self.values, "thresholds": table.get("thresholds")}
-        arguments = {**arguments_of(options_class, values), **self._of_the_run(), **more}
+        arguments = {**arguments_of(options_class, values), **self._run_arguments(), **more}
         options: ModelOptions = options_class(**arguments)
         if options_class.flags is not None:
             for option in options_of(options_class.flags).values():
@@ -143,8 +150,11 @@ class CommandRun:
         _check_folders(self.folder, self.values.get("save"))
         return options
 
-    def _of_the_run(self) -> dict[str, Any]:
-        """Return the arguments that follow from this run, of those that the command takes."""
+    def _run_arguments(self) -> dict[str, Any]:
+        """Return the options that follow from this run and have no flag of their own, if declared.
+
+        They are the command line, the progress, the folder, the state and the sections' settings.
+        """
         arguments: dict[str, Any] = {"command": command_line(), "progress": self.progress.listener}
         if self.folder is not None:
             arguments["folder"] = self.folder
@@ -155,26 +165,26 @@ class CommandRun:
             )
         if self.command.name == "insights":
             arguments["settings"] = section_settings(self.context, self.command.uses, self.values)
-        taken = options_of(self.command.options)
-        return {name: value for name, value in arguments.items() if name in taken}
+        declared = options_of(self.command.options)
+        return {name: value for name, value in arguments.items() if name in declared}
 
     @contextmanager
-    def ready(self, options: ModelOptions) -> Iterator[None]:
-        """Hold the folder and show the progress while the model is measured.
+    def measuring(self, options: ModelOptions) -> Iterator[None]:
+        """Hold the folder and show the progress while the block measures the model.
 
-        Of several processes that share the run the first has the folder; each has a state.
+        If several processes share the run, only the first has the folder; each has its own state.
         """
-        from headscope.core.processes import current, own_file
+        from headscope.core.processes import current, process_file
         from headscope.show.folders import ready_folder
 
         processes = current()
         folder = self.folder if processes.rank == 0 else None
         with ready_folder(folder), self.progress.shown(options.step_names()):
-            processes.meet("the start of the run")  # the folder is there, if they share it
+            processes.meet("the start of the run")  # the first process has made the folder
             yield
             processes.meet("the end of the run")
             if processes.rank > 0 and self.folder is not None:
-                own_file(self.folder / self.command.state_file).unlink(missing_ok=True)
+                process_file(self.folder / self.command.state_file).unlink(missing_ok=True)
 
     def write(self, result: Any) -> list[str]:
         """Write the folder that was asked for; return the names of its files."""
@@ -195,7 +205,7 @@ class CommandRun:
 
 def _check_inputs(values: Mapping[str, Any]) -> None:
     """Refuse files that are not there, and a task without the file that it needs."""
-    for name in _INPUTS:
+    for name in _INPUT_FILES:
         path = values.get(name)
         if isinstance(path, Path) and not path.exists():
             raise CorpusError(f"There is no file {path}; check the path.")

@@ -91,7 +91,7 @@ def compare(
         print_human(*compare_report(compared, verbose=verbose))
     else:
         print_data(files[f"compare.{format}"].decode())
-    _end_by_rules(compared.changes, rules, quiet)
+    _fail_if_fired(compared.changes, rules, quiet)
 
 
 def diff(
@@ -139,11 +139,14 @@ def diff(
         print_human(*diff_report(result))
     elif not result.equal or result.fired:
         print_data(diff_markdown(result, rules) if format == "md" else to_json(result))
-    _end_by_rules((result,), rules, quiet)
+    _fail_if_fired((result,), rules, quiet)
 
 
-def _end_by_rules(changes: Iterable[DiffResult], rules: Iterable[Rule], quiet: bool) -> None:
-    """Name the rules that had nothing to check, and fail where one fired."""
+def _fail_if_fired(changes: Iterable[DiffResult], rules: Iterable[Rule], quiet: bool) -> None:
+    """Raise CheckFailedError (exit code 3) if a rule fired; name rules that had nothing to check.
+
+    With several changes, those from the first report to each other one, the error names the report.
+    """
     from headscope.reports.rules import undecided
 
     changes = tuple(changes)

@@ -43,22 +43,22 @@ config = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Command = Annotated[
-    str | None, typer.Argument(metavar="[COMMAND]", help="Only this table.", show_default=False)
-]
-File = Annotated[Path | None, typer.Option("--config", help="TOML file with a table per command.")]
-
 
 @config.callback()
 def _group() -> None:
-    """Make ``show`` a separate command."""
+    """Make typer treat ``config`` as a group, though it has only the command ``show``."""
 
 
 @config.command("show", cls=HelpCommand, epilog=EXAMPLES)
 def show(
     context: typer.Context,
-    command: Command = None,
-    config: File = None,
+    command: Annotated[
+        str | None,
+        typer.Argument(metavar="[COMMAND]", help="Only this table.", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with a table per command.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.", metavar="")] = False,
 ) -> None:
     """Print every option as it takes effect, as TOML, and where its value comes from.
@@ -83,7 +83,7 @@ def show(
 def _table_lines(
     name: str, flags: Mapping[str, Flag], settings: Settings, *, explained: bool
 ) -> Iterator[str]:
-    """Write the table of one command; ``explained``: with what each option means."""
+    """Write the table of one command, and if ``explained``, what each option means."""
     source = f"from {settings.path}"
     values = settings.tables.get(name, {})
     yield ""
@@ -106,7 +106,7 @@ def _table_lines(
 def _threshold_lines(
     name: str, changed: Mapping[str, Any], source: str, explained: bool
 ) -> Iterator[str]:
-    """Write the table of a command's thresholds; those that share a meaning stand below it."""
+    """Write the table of a command's thresholds; a meaning that several share is written once."""
     kind = thresholds_of(name)
     meanings = meanings_of(kind) if explained else {}
     yield ""
@@ -135,30 +135,37 @@ def _comment(text: str) -> list[str]:
     return [f"# {line}" for line in textwrap.wrap(text, 98)]
 
 
-#: Names, type and text of an entry in the section of attributes of a class's docstring.
+#: An entry of a docstring's section of attributes: ``name, other_name : float`` and, indented, the
+#: text below it.
 _ENTRY = re.compile(r"^(\w[\w, ]*) : \w+\n((?:    .+(?:\n|$))+)", re.MULTILINE)
 
 
 def meanings_of(kind: type) -> dict[str, str]:
-    """Return what the docstring of a class says of each attribute; some share an entry."""
-    entries = _ENTRY.findall(inspect.getdoc(kind) or "")
-    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
+    """Return what the docstring of a class says of each attribute; several may share an entry."""
+    meanings = {}
+    for names, text in _ENTRY.findall(inspect.getdoc(kind) or ""):
+        for name in names.split(", "):
+            meanings[name] = " ".join(text.split())
+    return meanings
 
 
 def _line(name: str, value: Any, source: str) -> str:
+    """Write one key with its value, and where the value comes from."""
     comment = "".join(char if char.isprintable() else "?" for char in source)
     return f"{_key(name)} = {_toml(value)}  # {comment}"
 
 
 def _key(name: str) -> str:
-    plain = name.replace("_", "").replace("-", "").isalnum() and name.isascii()
-    return name if plain else _toml(name)
+    """Write a key of TOML, in quotes where it has to be."""
+    needs_no_quotes = name.replace("_", "").replace("-", "").isalnum() and name.isascii()
+    return name if needs_no_quotes else _toml(name)
 
 
 def _toml(value: Any) -> str:
-    """Write a value as TOML; JSON's strings are TOML's, but for one character."""
+    """Write a value as TOML, which has the strings of JSON except for one character."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items())}}}"
+        entries = [f"{_key(key)} = {_toml(item)}" for key, item in value.items()]
+        return f"{{{', '.join(entries)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, bool | int | float):

@@ -1,7 +1,9 @@
-"""From a class of options to the flags of a command, and from what they were given to arguments.
+"""From a class of options to the flags of a command, and from the flags' values to arguments.
 
-The signature that typer reads is made here, field by field; a config file is checked against that
-same signature.
+:func:`parameters_of` goes one way: it makes, field by field, the signature that typer reads (a
+config file is checked against the same signature). :func:`arguments_of` goes back: it turns what
+the flags hold into the arguments that the class of options takes in Python. Above them are the
+flags that all commands share.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from headscope.core.options import (
 from headscope.session.options import ordered
 from headscope.show.style import FORMATS
 
-FIGURES = "Figures"  # Heading in the help.
+FIGURES = "Figures"  # Heading in the help
 MODEL_HELP = "A model folder, a hub id, or 'demo' for all-MiniLM-L6-v2."
-#: Longest choices, in characters, in the column of types; longer ones follow the help
+#: ``[human|json]`` of at most so many characters stands in the help's column of types; a longer
+#: list of choices is written out after the option's own sentence.
 _LONGEST_CHOICES = 14
 _FORMAT = Usual(help="What goes to stdout.", choices=("human", "json", "csv"))
 
@@ -59,7 +62,7 @@ class OptionalModelFlag:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderFlags:
-    """What every command has that writes a folder."""
+    """The flags of every command that writes a folder."""
 
     output: Annotated[
         Path | None,
@@ -77,7 +80,7 @@ class FolderFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonFlags:
-    """What every command on a model has."""
+    """The flags of every command on a model."""
 
     format: Annotated[str, _FORMAT] = "human"
     verbose: Annotated[
@@ -90,13 +93,12 @@ class CommonFlags:
     debug: Annotated[bool, Option(help="Show tracebacks.", flags=("--debug",))] = False
 
 
-#: Options of commands that measure nothing, which are plain functions of typer.
+# The same for commands that measure nothing, which are plain functions of typer.
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", metavar="", hidden=True)]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="No progress bar, no messages.", metavar="", hidden=True),
 ]
-
 Verbose = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="Print the tables behind the answer, too.", metavar=""),
@@ -104,15 +106,14 @@ Verbose = Annotated[
 
 
 class Choice:
-    """Reads a word of the command line that has to be one of some names."""
+    """Typer's parser of a flag whose word has to be one of some names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        #: What the help shows in place of a word: the names, where they are short
-        self.metavar = f"[{'|'.join(names)}]"
-        self.is_short = len(self.metavar) <= _LONGEST_CHOICES
-        if not self.is_short:
-            self.metavar = "NAME"
+        in_brackets = f"[{'|'.join(names)}]"
+        self.is_short = len(in_brackets) <= _LONGEST_CHOICES
+        #: What the help shows in the column of types
+        self.metavar = in_brackets if self.is_short else "NAME"
 
     def __call__(self, word: str) -> str:
         """Return the word; refuse one that is no name."""
@@ -125,7 +126,7 @@ class Choice:
 
 
 def chosen_format(*names: str) -> Any:
-    """Return the option ``--format`` of a command that prints its result in one of these."""
+    """Return the option ``--format`` of a command that prints in one of these formats."""
     choice = Choice(names)
     words = "What goes to stdout."
     if not choice.is_short:
@@ -134,43 +135,47 @@ def chosen_format(*names: str) -> Any:
 
 
 def parameters_of(*kinds: type) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a typer command, by name: the options of some classes, as flags.
+    """Return the parameters of a typer command by name: the options of some classes, as flags.
 
-    Of equal names that of the first class counts.
+    Where two classes have an option of the same name, the first class's is taken.
     """
     parameters: dict[str, inspect.Parameter] = {}
     for kind in kinds:
         for option in ordered(kind).values():
-            if option.marker.spelled is not None:
-                parameters = {**parameters, **parameters_of(option.marker.spelled)}
+            if option.marker.flag_class is not None:
+                parameters |= parameters_of(option.marker.flag_class)
             elif not option.marker.python_only:
                 parameters.setdefault(option.spelled_as, _parameter(option))
     return parameters
 
 
 def _parameter(option: Declared) -> inspect.Parameter:
-    """Return one option as the parameter that typer makes a flag, or an argument, of."""
+    """Return one option as a parameter of which typer makes a flag, or an argument."""
     marker = option.marker
     required = marker.argument and marker.required
     hint, default = _type_and_default(option)
     choice = Choice(marker.choices) if marker.choices else None
-    words = marker.help
+
+    # What the help shows.
+    help_text = marker.help
     metavar = marker.metavar
     if hint is bool:
         metavar = ""  # a switch takes no value
     elif choice is not None and metavar is None:
         metavar = choice.metavar
         if not choice.is_short:
-            words = f"{marker.help} One of {', '.join(marker.choices)}."
+            help_text = f"{marker.help} One of {', '.join(marker.choices)}."
+
+    # The parameter.
     if default is None and not required:
         hint = hint | None
     flag: Any
     if marker.argument:
-        flag = typer.Argument(metavar=metavar, help=words, show_default=False, parser=choice)
+        flag = typer.Argument(metavar=metavar, help=help_text, show_default=False, parser=choice)
     else:
         flag = typer.Option(
             *marker.flags,
-            help=words,
+            help=help_text,
             metavar=metavar,
             hidden=not isinstance(marker, Usual),
             show_default=hint is not bool or bool(default),
@@ -187,34 +192,32 @@ def _parameter(option: Declared) -> inspect.Parameter:
 
 
 def _type_and_default(option: Declared) -> tuple[Any, Any]:
-    """Return what an option is on the command line: its type, and its default."""
+    """Return the type and the default that an option has on the command line."""
     marker = option.marker
-    if option.inverted:
+    if option.inverted:  # a switch such as --no-validate
         return bool, False
     if marker.read is not None and marker.kind is None:
         return str, None  # the text that ``read`` reads
     hint = marker.kind or option.kind
-    default = option.default
-    several = typing.get_origin(hint) in (list, collections.abc.Sequence)
-    if several:
-        (hint,) = typing.get_args(hint)
-    elif Path in typing.get_args(hint):
-        hint = Path  # str | Path
-    if marker.choices and hint is bool:
-        hint = str
-        default = marker.choices[default]
-    return (types.GenericAlias(list, hint) if several else hint), default
+    if typing.get_origin(hint) in (list, collections.abc.Sequence):
+        (item,) = typing.get_args(hint)
+        return types.GenericAlias(list, item), option.default
+    if Path in typing.get_args(hint):
+        return Path, option.default  # from str | Path
+    if hint is bool and marker.choices:
+        return str, marker.choices[option.default]
+    return hint, option.default
 
 
 def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn values of the command line, or of a table of a config file, into arguments in Python.
+    """Turn values of flags, or of a table of a config file, into arguments of a class of options.
 
-    A value that is None is left out: the class has its default.
+    A value that is None is left out, and so the class's default holds.
     """
     arguments: dict[str, Any] = {}
     for name, option in options_of(kind).items():
-        if option.marker.spelled is not None:
-            value = _spelled(option.marker.spelled, values)
+        if option.marker.flag_class is not None:
+            value = _from_flag_class(option.marker.flag_class, values)
         elif option.marker.thresholds:
             value = _thresholds(option, values)
         elif option.marker.python_only:
@@ -227,7 +230,7 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_python(option: Declared, value: Any) -> Any:
-    """Turn what was given for one option into its value in Python; None where nothing was."""
+    """Turn the value of one flag into that of its option in Python; None if it was not set."""
     if value is None:
         return None
     if option.inverted:
@@ -242,18 +245,18 @@ def _in_python(option: Declared, value: Any) -> Any:
     return value
 
 
-def _spelled(kind: type, values: Mapping[str, Any]) -> Any:
-    """Return the value of an option that has several flags, of which one may be given."""
-    arguments = arguments_of(kind, values)
+def _from_flag_class(flag_class: type, values: Mapping[str, Any]) -> Any:
+    """Return the value of an option that has several flags, of which only one may be set."""
+    arguments = arguments_of(flag_class, values)
     set_flags = {name: value for name, value in arguments.items() if value is not False}
     if len(set_flags) > 1:
         first, second = set_flags
         raise OptionError(f"${first} does not go with ${second}; give one of them.")
-    return kind(**set_flags).value() if set_flags else None
+    return flag_class(**set_flags).value() if set_flags else None
 
 
 def _thresholds(option: Declared, values: Mapping[str, Any]) -> ThresholdSet | None:
-    """Read thresholds: a table of a config file, under NAME=VALUE of the command line."""
+    """Read thresholds from a table of a config file; NAME=VALUE of the command line overrides."""
     table = values.get("thresholds") or {}
     pairs = parse_pairs(values.get(option.spelled_as) or [], example=option.marker.example)
     if not table and not pairs:

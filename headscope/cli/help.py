@@ -1,4 +1,7 @@
-"""Help and usage errors: ``--help`` shows the usual options, ``--help-all`` every one."""
+"""Help and usage errors: ``--help`` shows the usual options, ``--help-all`` all of them.
+
+An option that only ``--help-all`` shows is *hidden*, in typer's own sense.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ class HelpCommand(TyperCommand):
     """A command that shows its usual options first, and explains wrong arguments."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return the option that shows the help, and says how many options it hides."""
+        """Return the option ``--help``, whose own help says how many options it hides."""
         hidden = sum(getattr(param, "hidden", False) for param in self.params)
         switch = super().get_help_option(ctx)
         if switch is not None:
@@ -24,7 +27,7 @@ class HelpCommand(TyperCommand):
         return switch
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of the command line; explain one that is too much."""
+        """Read the words of the command line; explain those that belong to nothing."""
         ctx.meta[HELP_ALL] = HELP_ALL in args
         ctx.allow_extra_args = True
         try:
@@ -40,10 +43,10 @@ class HelpCommand(TyperCommand):
         return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help; of a switch that is off no flag that turns it off."""
+        """Print the help; for a switch that is off, leave out the flag that turns it off."""
         options: list[Any] = [param for param in self.params if hasattr(param, "hidden")]
         before = [(option.hidden, option.secondary_opts) for option in options]
-        for option in options:
+        for option in options:  # ``secondary_opts`` turn a switch off
             option.hidden = option.hidden and not ctx.meta[HELP_ALL]
             option.secondary_opts = option.secondary_opts if option.default else []
         try:
@@ -55,7 +58,7 @@ class HelpCommand(TyperCommand):
 
 
 def _shortened(message: str) -> str:
-    """Leave out of pydantic's message about a number what a reader knows already."""
+    """Shorten pydantic's message about a number: leave out the words of a program's inside."""
     why = message.removeprefix("Value error, ").partition(", unable to parse")[0]
     return why.replace("Input should be", "it should be", 1)
 
@@ -64,7 +67,7 @@ class HelpGroup(TyperGroup):
     """A group of commands."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return the option that shows the help."""
+        """Return the option ``--help``, without a type."""
         switch = super().get_help_option(ctx)
         if switch is not None:
             switch.metavar = ""

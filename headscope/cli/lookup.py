@@ -1,4 +1,4 @@
-"""``headscope list`` and ``schema``: what there is to name, and what each command writes."""
+"""``headscope list`` and ``schema``: which names options take, and what each command writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data go to stdout, messages and progress to stderr; files are complete or absent."""
+"""What a run prints: results on stdout (tables, JSON or CSV), remarks on stderr."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from headscope.commands import Command
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Columns of what no terminal shows, and of the widest text in one
-NARROW = 80
-WIDE = 120
-_MOST_NAMES = 12  # Of files that were written
-#: Options that say where results go or how they are shown, not what is measured.
-_WITH_VALUE = {"-o", "--output", "--format", "--figures"}
-_ALONE = {"--resume", "--quiet", "-q", "--verbose", "-v"}
+NARROW = 80  # Columns of text that goes to no terminal
+WIDE = 120  # Columns of the widest text in a terminal
+_MOST_NAMES = 12  # Names of written files that are listed
+# Flags that say where results go or how they are shown, not what is measured
+_FLAGS_WITH_VALUE = {"-o", "--output", "--format", "--figures"}
+_SWITCHES = {"--resume", "--quiet", "-q", "--verbose", "-v"}
 
 
-def print_human(*parts: RenderableType) -> None:
+def print_human(*blocks: RenderableType) -> None:
     """Print tables and sentences on stdout, as wide as the terminal up to 120 columns."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=False)
     console.width = min(WIDE, console.width) if console.is_terminal else NARROW
-    for part in parts:
-        # Lines to paste are not wrapped.
-        console.print(part, soft_wrap=getattr(part, "no_wrap", None) is True)
+    for block in blocks:
+        is_code = getattr(block, "no_wrap", None) is True  # lines to paste are not broken
+        console.print(block, soft_wrap=is_code)
 
 
 def print_data(text: str) -> None:
@@ -57,17 +56,19 @@ def print_result(command: Command, result: Any, format: str) -> None:
 
 
 def print_written(folder: Path, names: Sequence[str], section: str | None) -> None:
-    """Say which files a run wrote, and how to open them; ``section`` is a result among them."""
+    """Say which files a run wrote, and how to open them.
+
+    ``section`` is a result among them, which the lines of Python read as an example.
+    """
     from rich.text import Text
 
-    from headscope.core.safe_text import visible
+    from headscope.core.safe_text import listed, visible
 
     path = visible(folder.as_posix())
-    left = len(names) - _MOST_NAMES
-    more = f" and {left} more" if left > 0 else ""
-    print_human(Text(f"\nWritten to {path}: {', '.join(names[:_MOST_NAMES])}{more}."))
-    for page in (name for name in names if name.endswith(".html")):
-        print_human(Text(f"Open {path}/{page} in a browser."))
+    print_human(Text(f"\nWritten to {path}: {listed(names, _MOST_NAMES)}."))
+    for name in names:
+        if name.endswith(".html"):
+            print_human(Text(f"Open {path}/{name} in a browser."))
     if section is not None:
         code = (
             "To read the numbers in Python:\n"
@@ -99,7 +100,7 @@ def print_note(text: str, quiet: bool) -> None:
 
 
 def command_line() -> str:
-    """Return this run's command without what only concerns presentation.
+    """Return this run's command line, without the flags that change no number.
 
     Two runs that measure the same thing then record the same command.
     """
@@ -107,8 +108,9 @@ def command_line() -> str:
     arguments = iter(sys.argv[1:])
     for word in arguments:
         name, has_value, _ = word.partition("=")
-        if name in _WITH_VALUE and not has_value:
-            next(arguments, None)
-        elif name not in _WITH_VALUE | _ALONE and not word.startswith("-o"):  # -oDIR
+        if name in _FLAGS_WITH_VALUE:
+            if not has_value:
+                next(arguments, None)
+        elif name not in _SWITCHES and not word.startswith("-o"):  # -oDIR
             words.append(word)
     return shlex.join(["headscope", *words])

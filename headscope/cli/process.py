@@ -1,9 +1,10 @@
-"""The process of the command line: how errors end it, its memory, threads and garbage collector.
+"""What ``main`` sets up around a command: memory, threads, errors, and several processes.
 
-These are matters of a whole process, so only the command line sees to them: in a program that
-imports headscope they are the program's own. Where ``torchrun`` or Slurm started several processes
-for one run, process 0 writes and prints, the others are silent; if one fails, exactly one says why,
-and all end.
+These concern a whole process, so only the command line sees to them: in a program that imports
+headscope they are that program's business. In the order of this file: memory and threads; garbage
+collection; how errors end the process; and the case that ``torchrun`` or Slurm started several
+processes for one run. Of those, process 0 writes and prints and the others are silent; if one
+fails, exactly one says why, and all end.
 """
 
 from __future__ import annotations
@@ -26,24 +27,26 @@ from headscope.core.safe_text import visible
 if TYPE_CHECKING:
     from headscope.core.process_group import Group
 
-# From glibc's malloc.h.
+# Names of settings in glibc's malloc.h
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
 _MIB = 1 << 20
-#: Every OpenMP runtime reads ``OMP_WAIT_POLICY``; GNU's also takes the number of spins.
+#: Environment variables for short waits. Every OpenMP runtime reads the first; GNU's the second,
+#: too, how often a waiting thread looks before it sleeps.
 _SHORT_WAITS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
-_RARELY = 100_000  # New containers between two garbage collections; Python's default is 700.
-_USUAL = gc.get_threshold()
+#: New objects between two garbage collections while modules are imported; Python's default is 700.
+_RARE_COLLECTION = 100_000
+_USUAL_THRESHOLDS = gc.get_threshold()
 
 
 def bound_memory() -> None:
-    """Fix glibc's thresholds and its arenas, so that long runs neither grow nor wait for pages.
+    """Fix the settings of glibc's malloc, so that long runs neither grow nor wait for memory.
 
-    By default the thresholds follow the sizes that are freed, and the heap becomes fragmented. With
-    thresholds of 1 MiB every larger tensor would get new pages, which costs a run of small batches
-    a third of its time. With these, a run keeps up to 64 MiB of freed memory, and blocks of 32 MiB
-    or more are returned at once.
+    A run then keeps up to 64 MiB of freed memory, and returns blocks of 32 MiB or more at once. By
+    default glibc adapts both limits to the sizes that are freed, and the heap becomes fragmented.
+    With limits of 1 MiB every larger tensor would get new pages, which costs a run of small batches
+    a third of its time.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -57,22 +60,22 @@ def bound_memory() -> None:
 def calm_threads() -> None:
     """Let torch's waiting threads sleep soon, unless the environment says how they wait.
 
-    By default GNU's OpenMP lets them spin for milliseconds. With another program on the cores they
-    take them from the thread that they wait for, and a run takes ten times as long. See
-    https://gcc.gnu.org/onlinedocs/libgomp/Environment-Variables.html
+    By default GNU's OpenMP keeps them busy for milliseconds. Where another program runs too, they
+    then take the cores from the very thread that they wait for, and a run takes ten times as long.
+    See https://gcc.gnu.org/onlinedocs/libgomp/Environment-Variables.html
     """
     if not {*_SHORT_WAITS, "KMP_BLOCKTIME", "KMP_LIBRARY"} & os.environ.keys():
         os.environ.update(_SHORT_WAITS)
 
 
 @contextmanager
-def rest_collector() -> Iterator[None]:
-    """Collect garbage rarely until :func:`modules_are_loaded`, and never after the block.
+def rare_garbage_collection() -> Iterator[None]:
+    """Collect garbage rarely while modules are imported, until :func:`modules_are_loaded`.
 
     torch and transformers bring a million objects that stay to the end; looking through them takes
-    a sixth of the time of the imports, and a second at the end. The process ends with the block.
+    a sixth of the time of the imports, and a second when the process ends after the block.
     """
-    gc.set_threshold(_RARELY, *_USUAL[1:])
+    gc.set_threshold(_RARE_COLLECTION, *_USUAL_THRESHOLDS[1:])
     try:
         yield
     finally:
@@ -80,18 +83,19 @@ def rest_collector() -> Iterator[None]:
 
 
 def modules_are_loaded() -> None:
-    """Collect garbage as usual from here on, but not among objects that exist by now."""
+    """Collect garbage as usual from now on, but leave out all objects that exist by now."""
     gc.freeze()
-    gc.set_threshold(*_USUAL)
+    gc.set_threshold(*_USUAL_THRESHOLDS)
 
 
-_NOT_READ = 141  # What a shell says of a program whose output nobody read: 128 + SIGPIPE.
-_LONGEST = 2000  # Characters of a sentence about an error.
+#: The exit code that a shell reports of a program whose output nobody read: 128 + SIGPIPE.
+_NOT_READ = 141
+_LONGEST_ERROR = 2000  # Characters that are shown of a sentence about an error
 
 
 @contextmanager
 def error_boundary(debug: bool) -> Iterator[None]:
-    """Say known failures in one sentence on stderr and exit with their code.
+    """Report known failures in one sentence on stderr, and exit with their code.
 
     Exit codes: 1 known failure, 3 a check failed, 130 interrupted, 141 nobody reads the output;
     usage errors (2) are typer's.
@@ -104,8 +108,8 @@ def error_boundary(debug: bool) -> Iterator[None]:
     try:
         try:
             yield
-        except SystemExit as stop:  # how typer ends every command
-            # It makes 130 of a KeyboardInterrupt and 1 of a pipe that nobody reads, in silence.
+        except SystemExit as stop:  # typer ends every command with it
+            # typer has turned a KeyboardInterrupt into 130, and a pipe that nobody reads into 1.
             if stop.code == 130:
                 raise KeyboardInterrupt from None
             if isinstance(stop.__context__, BrokenPipeError):
@@ -115,46 +119,49 @@ def error_boundary(debug: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         _end("interrupted", 130)
     except BrokenPipeError:
-        _give_up_stdout()
+        _discard_stdout()
         sys.exit(_NOT_READ)
     except (HeadscopeError, OSError, MemoryError) as error:
         if debug:
             raise
         if isinstance(error, HeadscopeError):  # safe for a terminal, whatever file it quotes
-            text = visible(error)
-            half = _LONGEST // 2
-            text = text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"
-            _end(text, error.exit_code)
+            sentence = visible(error)
+            if len(sentence) > _LONGEST_ERROR:
+                half = _LONGEST_ERROR // 2
+                sentence = f"{sentence[:half]} [...] {sentence[-half:]}"
+            _end(sentence, error.exit_code)
         reason = "out of memory" if isinstance(error, MemoryError) else str(error)
         _end(f"the system refused: {reason}", 1)
 
 
 def _end(sentence: str, code: int) -> None:
-    """Print the reason and exit; text that stdout or stderr cannot take is left out."""
+    """Print why the process ends, and exit with a code; where nobody can be told, in silence."""
     with suppress(OSError):
         print(f"headscope: {sentence}", file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except OSError:
-        _give_up_stdout()  # Python would try again at its end, and fail
+        _discard_stdout()
     sys.exit(code)
 
 
-def _give_up_stdout() -> None:
+def _discard_stdout() -> None:
+    """Drop what is still to be printed: Python would try it again at its end, and fail."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
-SHARED = ("classify", "spectrum", "prune")  # Commands whose work several processes can share.
-_FIRST_WORD = 1.0  # Seconds that other processes wait for process 0 to report why the run ends.
-_GO_ON = (
+SHARED = ("classify", "spectrum", "prune")  # Commands whose work several processes can share
+#: Seconds for which the other processes let process 0 be the one that reports why the run ends.
+_FIRST_REPORT = 1.0
+_HOW_TO_CONTINUE = (
     "The run ends with it. Where classify or spectrum was given a folder (-o), the same command "
     "with --resume goes on from what was saved there; prune has to start anew."
 )
 
 
 def check_shared(command: str | None) -> None:
-    """Refuse a command that several processes cannot share."""
-    if several() and command is not None and command not in SHARED:
+    """Refuse a command that several processes cannot share, if several run it."""
+    if _several_processes() and command is not None and command not in SHARED:
         raise InputError(
             f"{command} runs in one process, and a launcher started "
             f"{os.environ['WORLD_SIZE']} (WORLD_SIZE): start it without one. Those that several "
@@ -162,7 +169,7 @@ def check_shared(command: str | None) -> None:
         )
 
 
-def several() -> bool:
+def _several_processes() -> bool:
     """Whether the environment says that several processes share this run."""
     size = os.environ.get("WORLD_SIZE", "1")
     return size.isdecimal() and int(size) > 1
@@ -172,12 +179,12 @@ def several() -> bool:
 def launched_together() -> Iterator[None]:
     """Share the run in the block with the other processes of the launch, if there are any.
 
-    It stands inside of the error boundary, which prints what leaves it.
+    To be used inside of :func:`error_boundary`, which prints the one error that is raised here.
     """
-    if not several():
+    if not _several_processes():
         yield
         return
-    # Where a machine has no network, torch remarks on the name of each socket; read on its import.
+    # Before torch is imported: on a machine without network it would warn about each socket.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from headscope.core.process_group import Group
     from headscope.core.processes import shared_by
@@ -203,34 +210,36 @@ def launched_together() -> Iterator[None]:
 
 
 def _stopped(number: int, frame: object) -> NoReturn:
-    """End as the launcher asks: another process is gone, or the run is to be stopped."""
+    """Handle SIGTERM, which the launcher sends when another process is gone, or to stop the run."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise LostProcessError("Another process of the run has ended, or the run was stopped.")
 
 
 def _end_together(group: Group, why: str | None, error: BaseException) -> NoReturn:
-    """Tell the others that this process ends; re-raise if it is the one that reports why.
+    """End this process after an error: raise it if this process is the one that reports it.
 
-    ``why`` is None where this process has printed that already.
+    Of all processes that end, one reports the error, and the others end in silence. ``why`` is None
+    if this process has printed it already.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes a second
-    lost = isinstance(error, LostProcessError)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher need not hurry the last second
+    other_failed = isinstance(error, LostProcessError)
     try:
-        if not lost:
+        if not other_failed:
             group.fail(why or "see its words")
-            deadline = time.monotonic() + _FIRST_WORD
-            while group.rank > 0 and time.monotonic() < deadline and not group.spoken():
+            deadline = time.monotonic() + _FIRST_REPORT
+            while group.rank > 0 and time.monotonic() < deadline and not group.is_reported():
                 time.sleep(0.02)
-        reports = group.speak()
+        reports = group.claim_report()
         cause = next(iter(group.failures()), str(why))
     except RuntimeError:  # the process that holds the shared store has ended
         reports = True
         cause = str(why)
     group.leave()
+
     if not reports:
         raise SystemExit(getattr(error, "exit_code", 1)) from None
-    if lost:
-        raise LostProcessError(f"{cause} {_GO_ON}") from None
+    if other_failed:
+        raise LostProcessError(f"{cause} {_HOW_TO_CONTINUE}") from None
     if group.rank > 0 and isinstance(error, HeadscopeError | SystemExit):
         raise HeadscopeError(f"Process {group.rank + 1} of {group.size}: {why}") from None
     raise error

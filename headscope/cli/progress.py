@@ -1,4 +1,7 @@
-"""How far a run is, on stderr: a bar in a terminal, now and then a line in a log."""
+"""How far a run is, shown on stderr: as a bar in a terminal, as a line now and then in a log.
+
+:mod:`headscope.core.progress` keeps the account of steps; here is what is shown of it.
+"""
 
 from __future__ import annotations
 
@@ -32,33 +35,33 @@ class RunProgress:
     @property
     def listener(self) -> Progress | None:
         """What a run reports its progress to; None where nothing is shown."""
-        return None if self._silent else self._tell
+        return None if self._silent else self._show_step
 
     @contextmanager
     def shown(self, names: Sequence[str]) -> Iterator[None]:
-        """Show the steps of these names while the block runs."""
+        """Show how far the run is while the block runs; ``names`` are those of its steps."""
         if self._silent:
             yield
             return
         self._steps = Steps(names)
         display = _bar(self._steps) if self._terminal else _log(self._command, self._steps)
-        with display as self._update, listening(self._hear):
+        with display as self._update, listening(self._show_preparation):
             yield
 
-    def _tell(self, name: str, done: int, total: int) -> None:
-        """Take in what a step reports."""
+    def _show_step(self, name: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` of a step are done."""
         self._steps.tell(name, done, total)
         self._update()
 
-    def _hear(self, words: str) -> None:
-        """Take in what is done before the first step."""
+    def _show_preparation(self, words: str) -> None:
+        """Show what is done before the first step."""
         modules_are_loaded()  # the model is opened by now
         self._steps.say(words)
         self._update()
 
 
 def _nothing() -> None:
-    """Update nothing: a line of a log is written when its time has come."""
+    """Update nothing: lines of a log are written by the clock, whatever is reported."""
 
 
 @contextmanager

@@ -1,10 +1,15 @@
-"""``headscope report``: what its command does beyond measuring: the page, the limits of CI."""
+"""``headscope report``: what this command does beyond measuring: the page, and the limits of CI.
+
+The same steps as in :func:`headscope.cli.command.measuring_command`, with the page written in place
+of a single result, and the result judged by the limits of the config file.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +23,7 @@ from headscope.cli.output import (
     print_warnings,
     print_written,
 )
-from headscope.cli.settings import limits as limits_of
-from headscope.cli.settings import section_settings, table_arguments, table_of
+from headscope.cli.settings import limits_of, section_settings, table_arguments, table_of
 from headscope.commands import SECTIONS, Command
 from headscope.core.errors import CheckFailedError, ValidationFailedError
 
@@ -43,8 +47,8 @@ def report_command(command: Command) -> Callable[..., None]:
         run = CommandRun(command, context, values)
         with run.presented():
             limits, baseline = _limits_and_baseline(context)
-            options = run.options(**_settings(context, values))
-            with run.ready(options):
+            options = run.options(**_section_options(context, values))
+            with run.measuring(options):
                 result = command.function(run.model, options=options)
                 measured = results_of(to_dict(result), REPORT, result.sections)
                 outcomes, changes = judged(measurements_of(measured), limits, baseline)
@@ -69,7 +73,10 @@ def _folder_name(model: str) -> str:
 
 
 def _limits_and_baseline(context: typer.Context) -> tuple[Any, Any]:
-    """Read the limits, and the results that they compare with; wrong rules are refused at once."""
+    """Read the limits of the config file, and the baseline that they compare with, if any.
+
+    Wrong rules are refused here, before anything is measured.
+    """
     from headscope.reports.baseline import read_measurements
     from headscope.reports.rules import check_rules
 
@@ -81,15 +88,16 @@ def _limits_and_baseline(context: typer.Context) -> tuple[Any, Any]:
     return limits, baseline
 
 
-def _settings(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the sections, and the thresholds of the claims.
+def _section_options(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options ``settings`` (of every section) and ``thresholds`` (of the claims).
 
-    Insights judges what the other sections measured: of its table only thresholds and limit apply.
+    The section insights judges what the others measured, so of its table in the config file only
+    thresholds and limit apply.
     """
     table = table_of(context, "insights")
     thresholds = {key: value for key, value in table.items() if "threshold" in key}
-    measured = [name for name in SECTIONS if name != "insights"]
-    settings = section_settings(context, measured, values)
+    measuring_sections = [name for name in SECTIONS if name != "insights"]
+    settings = section_settings(context, measuring_sections, values)
     limit = values["limit"] or table.get("limit")
     if limit is not None:
         settings["insights"] = {"limit": limit}
@@ -125,11 +133,11 @@ def _show(run: CommandRun, result: ReportResult, document: Mapping[str, Any]) ->
     print_warnings(result, run.format)
     if run.quiet:
         return
-    figures = [name for names in document["files"].values() for name in names]
-    with_heads = ("classify", *(name for name in result.sections if name != "validate"))
-    section = next((name for name in with_heads if name in result.sections), None)
+    measured = [name for name in result.sections if name != "validate"]
+    example = "classify" if "classify" in measured else next(iter(measured), None)
     pages = ["report.html", "report.md", REPORT, BASELINE]
-    print_written(run.values["output"], [*pages, *figures], section)
+    figures = chain.from_iterable(document["files"].values())
+    print_written(run.values["output"], [*pages, *figures], example)
 
 
 def _add_step_summary(page: Path) -> None:

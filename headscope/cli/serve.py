@@ -61,13 +61,13 @@ def serve(
             "pip install 'headscope[serve]'."
         )
     from headscope.live import server
-    from headscope.live.page import prepared
+    from headscope.live.page import page_and_answers
 
     token = secrets.token_urlsafe(16)
     progress = RunProgress("serve", quiet=quiet)
-    with server.bound(port) as listening:
+    with server.open_port(port) as listening:
         with progress.shown(("validate", "classify")):
-            page, answers = prepared(
+            page, answers = page_and_answers(
                 model,
                 roles,
                 seed=seed,

@@ -1,4 +1,9 @@
-"""What a TOML file sets: every table checked against the commands' flags, and converted."""
+"""What a TOML file sets: every table checked against the commands' flags, and converted.
+
+:func:`read_settings` reads a file. Of the tables of one command come the defaults of its flags
+(:func:`lay_under_flags`); of the tables of a report's sections come their options
+(:func:`section_settings`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import inspect
 import json
 import math
 import tomllib
+import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,8 +29,9 @@ from headscope.core.options import OptionError, ThresholdSet, options_of
 if typing.TYPE_CHECKING:
     from headscope.reports.limits import Limits
 
-LIMITS = "limits"  # The table that belongs to no command.
-_META = "headscope.settings"  # Where ``context.meta`` holds the settings of this run.
+LIMITS = "limits"  # The table that belongs to no command
+_META = "headscope.settings"  # Where ``context.meta`` holds the settings of this run
+#: What errors call a value of each type.
 _KINDS = {
     bool: "true or false",
     int: "a whole number",
@@ -36,11 +43,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Flag:
-    """An option of a command, as its signature has it."""
+    """A flag of a command, or an argument, as its signature has it."""
 
     name: str  # Such as ``no_validate``
     kind: type  # bool, int, float, str or Path
-    repeatable: bool  # Holds a list
+    repeatable: bool  # Whether it may be given several times, and holds a list
     choices: tuple[str, ...]  # The words that it takes; empty where it takes any
     default: Any
     required: bool
@@ -48,13 +55,13 @@ class Flag:
     metavar: str
 
     @property
-    def listed(self) -> bool:
-        """Whether it holds a string of comma-separated values."""
+    def comma_separated(self) -> bool:
+        """Whether its string is a list of values, such as ``png,svg``; TOML may write a list."""
         return "," in self.metavar and not self.repeatable
 
     @property
-    def numbered(self) -> bool:
-        """Whether its string may be written as a number."""
+    def takes_number(self) -> bool:
+        """Whether its string may be a number, which TOML may then write without quotes."""
         return "NUMBER" in self.metavar
 
 
@@ -65,13 +72,10 @@ def flags_of(command: Callable[..., None]) -> dict[str, Flag]:
         if name in ("context", "config"):
             continue
         hint, option = typing.get_args(parameter.annotation)
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        repeatable = typing.get_origin(hint) is list or (
-            bool(kinds) and typing.get_origin(kinds[0]) is list
-        )
-        kind = kinds[0] if kinds else hint
-        if typing.get_origin(kind) is list:
-            (kind,) = typing.get_args(kind)
+        if isinstance(hint, types.UnionType):  # such as ``int | None``
+            hint = typing.get_args(hint)[0]
+        repeatable = typing.get_origin(hint) is list
+        kind = typing.get_args(hint)[0] if repeatable else hint
         required = parameter.default is inspect.Parameter.empty
         flags[name] = Flag(
             name=name,
@@ -88,21 +92,22 @@ def flags_of(command: Callable[..., None]) -> dict[str, Flag]:
 
 @dataclass(frozen=True)
 class Settings:
-    """A config file, checked: converted values by table and flag; no file, no values."""
+    """A config file, checked: its values, as the commands take them; without a file, none."""
 
     path: Path | None = None
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)  # ``thresholds`` are nested.
-    limits: dict[str, Any] = field(default_factory=dict)  # The table [limits] as written.
+    #: Values by command and flag; ``thresholds`` is a table within that of its command.
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)  # The table [limits] as written
 
 
 def hint_at(name: str, known: Iterable[str], form: str = "{!r}") -> str:
-    """Return ``; did you mean 'NAME'?`` where a known name is near, else nothing."""
+    """Return ``; did you mean 'NAME'?`` if a known name is near, else an empty string."""
     hint = did_you_mean(name, known, form)
     return f"; {hint}" if hint else ""
 
 
 def options_by_command(context: typer.Context) -> dict[str, dict[str, Flag]]:
-    """Return what a config file may set, by command and flag; groups of commands have nothing."""
+    """Return what a config file may set, by command and flag; in groups of commands, nothing."""
     group: Any = context.find_root().command
     commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
     return {
@@ -113,8 +118,8 @@ def options_by_command(context: typer.Context) -> dict[str, dict[str, Flag]]:
 
 
 def read_settings(path: Path | None, context: typer.Context) -> Settings:
-    """Read a file and check all of it, whatever the command that runs."""
-    settings = Settings() if path is None else _checked(path, options_by_command(context))
+    """Read a file, check all of it, whichever command runs, and keep it for this run."""
+    settings = Settings() if path is None else _read_file(path, options_by_command(context))
     context.meta[_META] = settings
     return settings
 
@@ -127,7 +132,7 @@ def thresholds_of(command: str) -> type[ThresholdSet]:
 
 
 def lay_under_flags(context: typer.Context, path: Path | None) -> Path | None:
-    """Make the file's values the defaults of the command's options; flags still win."""
+    """Make the file's values the defaults of the flags of the command that runs."""
     table = read_settings(path, context).tables.get(context.info_name or "", {})
     defaults = {
         name: str(value) if isinstance(value, Path) else value
@@ -151,7 +156,8 @@ ConfigFile = Annotated[
 ]
 
 
-def _checked(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
+def _read_file(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
+    """Read a config file; refuse unknown tables and flags, and values of another type."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -166,21 +172,22 @@ def _checked(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
             raise InputError(f"{path}: {name} must be a table, written [{name}].")
     limits = document.pop(LIMITS, {})
     tables = {
-        name: _table(f"{path}: [{name}]", name, table, commands[name])
+        name: _converted_table(f"{path}: [{name}]", name, table, commands[name])
         for name, table in document.items()
     }
     settings = Settings(path, tables, limits)
-    _limits(settings)
+    _parse_limits(settings)  # raises if they are wrong
     return settings
 
 
-def _table(
-    where: str, command: str, table: dict[str, Any], options: dict[str, Flag]
+def _converted_table(
+    where: str, command: str, table: dict[str, Any], flags: dict[str, Flag]
 ) -> dict[str, Any]:
+    """Return a command's table with the values as its flags take them; errors begin ``where``."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
-        if name == "thresholds" and "threshold" in options:
+        if name == "thresholds" and "threshold" in flags:
             if not isinstance(value, dict):
                 raise InputError(
                     f"{where} thresholds must be a table, written [{command}.thresholds]."
@@ -190,18 +197,18 @@ def _table(
             except InputError as error:
                 raise InputError(f"{where} thresholds: {error}") from None
             values[name] = dict(value)
-        elif name not in options:
-            raise InputError(f"{where} has no option {key!r}{hint_at(name, options)}")
+        elif name not in flags:
+            raise InputError(f"{where} has no option {key!r}{hint_at(name, flags)}")
         elif name in values:
             raise InputError(f"{where} sets {name} twice, with a hyphen and without; keep one.")
         else:
-            values[name] = _converted(f"{where} {key}", options[name], value)
+            values[name] = _converted(f"{where} {key}", flags[name], value)
     return values
 
 
 def _converted(where: str, flag: Flag, value: Any) -> Any:
-    """Return a value as the command takes it; a list for an option that can be repeated."""
-    if isinstance(value, list) and flag.listed:
+    """Return a value as its flag takes it: for a repeatable flag, a list."""
+    if isinstance(value, list) and flag.comma_separated:
         for item in value:
             if not isinstance(item, str | int | float) or isinstance(item, bool):
                 raise InputError(
@@ -211,13 +218,13 @@ def _converted(where: str, flag: Flag, value: Any) -> Any:
     if flag.repeatable:
         items = value if isinstance(value, list) else [value]
         return [_single(where, flag, item) for item in items]
-    if flag.numbered and type(value) is int:
+    if flag.takes_number and type(value) is int:
         return str(value)
     return _single(where, flag, value)
 
 
 def _single(where: str, flag: Flag, value: Any) -> Any:
-    """Return one value as the command takes it."""
+    """Return a single value as its flag takes it; refuse one of another type."""
     kind = flag.kind
     if flag.choices:
         if value in flag.choices:
@@ -239,7 +246,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _limits(settings: Settings) -> Limits:
+def _parse_limits(settings: Settings) -> Limits:
     from headscope.reports.limits import Limits
 
     where = f"{settings.path}: [limits]" if settings.path else "[limits]"
@@ -252,21 +259,22 @@ def table_of(context: typer.Context, command: str) -> dict[str, Any]:
     return dict(settings.tables.get(command, {}))
 
 
-def limits(context: typer.Context) -> Limits:
-    """Return the limits of the file; none without."""
-    return _limits(context.meta.get(_META) or Settings())
+def limits_of(context: typer.Context) -> Limits:
+    """Return the limits that the file sets; none without a file."""
+    return _parse_limits(context.meta.get(_META) or Settings())
 
 
-def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn a table of a config file into arguments."""
+def table_arguments(command: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a command's table into the arguments of its class of options."""
     try:
-        return arguments_of(COMMANDS[name].options, table)
+        return arguments_of(COMMANDS[command].options, table)
     except OptionError as error:
-        raise InputError(f"[{name}] {error}") from None
+        raise InputError(f"[{command}] {error}") from None
 
 
-#: Options that a report sets for all its sections at once, or that save something.
-_FOR_ALL_SECTIONS = {
+#: Flags that tables of a report's sections may not set: the report sets them for all sections at
+#: once, or they save something.
+_SET_BY_REPORT = {
     "figures",
     "output",
     "device",
@@ -283,27 +291,32 @@ _FOR_ALL_SECTIONS = {
 def section_settings(
     context: typer.Context, sections: Iterable[str], flags: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return each section's arguments: what its table in the config file sets, then the flags.
+    """Return the arguments of each section: what its table sets, under the report's own flags.
 
-    Of the flags ``treebank``, ``text`` and ``limit`` count, for every section that is measured on a
-    text and has them. A treebank replaces a text, and a text a treebank.
+    The flags ``treebank``, ``text`` and ``limit`` of a report go to each section that is measured
+    on a text and has them. A treebank there replaces a text of the table, and the other way round.
     """
-    options = options_by_command(context)
-    names = ("treebank", "text", "limit")
-    inputs = {name: flags[name] for name in names if flags[name] is not None}
+    flags_by_command = options_by_command(context)
+    inputs = {
+        name: flags[name] for name in ("treebank", "text", "limit") if flags[name] is not None
+    }
     settings = {}
     for section in sections:
-        # Only depth has another dtype: its numbers fall below the rounding of float32.
-        common = _FOR_ALL_SECTIONS | (set() if section == "depth" else {"dtype"})
-        table = {key: v for key, v in table_of(context, section).items() if key not in common}
-        if "text" in options[section]:
-            accepted = {key: value for key, value in inputs.items() if key in options[section]}
-            if "sequences" in options[section]:  # windows are cut from all of the text
-                accepted.pop("limit", None)
-            if "treebank" in accepted:
-                accepted.pop("text", None)
-            if accepted.keys() & {"treebank", "text"}:
-                table = {key: v for key, v in table.items() if key not in ("treebank", "text")}
-            table |= accepted
+        section_flags = flags_by_command[section]
+        table = table_of(context, section)
+        for name in _SET_BY_REPORT:
+            table.pop(name, None)
+        if section != "depth":  # whose numbers fall below the rounding of float32
+            table.pop("dtype", None)
+        if "text" in section_flags:
+            section_inputs = {name: v for name, v in inputs.items() if name in section_flags}
+            if "sequences" in section_flags:  # windows are cut from all of the text
+                section_inputs.pop("limit", None)
+            if "treebank" in section_inputs:
+                section_inputs.pop("text", None)
+            if "treebank" in section_inputs or "text" in section_inputs:
+                table.pop("treebank", None)
+                table.pop("text", None)
+            table |= section_inputs
         settings[section] = table_arguments(section, table)
     return settings

@@ -27,7 +27,7 @@ def zeros(count: int, *shape: int, dtype: DTypeLike = np.float64) -> tuple[Array
 
 
 class Keys(dict[Name, int]):
-    """Names in the order in which they were first seen, each with its index."""
+    """Names, each with its index: the order in which it was first seen."""
 
     def __init__(self, names: Iterable[Name] = ()) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Keys(dict[Name, int]):
         return self.setdefault(name, len(self))
 
     def indices(self, names: Iterable[Name]) -> NDArray[np.int64]:
-        """Return the indices of several names."""
+        """Return the indices of several names, adding those that are new."""
         return np.array([self.index(name) for name in names], dtype=np.int64)
 
     def known(self, names: Iterable[Name]) -> list[int]:
@@ -52,10 +52,10 @@ class Keys(dict[Name, int]):
 
 
 class Accumulator:
-    """Sums over the corpus: every array attribute of a subclass is such a sum.
+    """Sums over a corpus: each attribute of a subclass that is an array is such a sum.
 
-    All are additive, and are added to in place. Subclasses that also have growing tables of names
-    override :meth:`merge`.
+    So the sums of two parts of a corpus are added entry by entry. A subclass whose arrays grow with
+    a table of names overrides :meth:`merge`.
     """
 
     def state(self) -> dict[str, Array]:

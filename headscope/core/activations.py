@@ -1,4 +1,7 @@
-"""What an attention site hands to the measurements."""
+"""What an attention site hands to the measurements: queries, keys, values, pattern and z.
+
+A *site* is one attention layer of one stack of the model.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Activations:
-    """One chunk of one attention site of one batch: read it, measure it, forget it."""
+    """One chunk of a site's work on one batch (some examples, some heads); not to be kept."""
 
     stack: str  # ``encoder``, ``decoder`` or ``cross``
     layer: int  # Zero-based, within the stack
@@ -24,7 +27,8 @@ class Activations:
     z: Tensor  # (rows, heads, query_pos, d_head): ``pattern @ v``, before any gate
 
 
-#: A mask entry this low or lower hides the key: some models write -10,000 for minus infinity.
+#: An entry of an additive mask hides its key if it is this low or lower: some models write -10,000
+#: for minus infinity.
 HIDDEN = -1000.0
 
 

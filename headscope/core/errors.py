@@ -1,4 +1,7 @@
-"""Every failure that headscope expects, as one tree: HeadscopeError and what is below it."""
+"""Every failure that headscope expects, as one tree of exceptions; and the words of messages.
+
+Each exception is a sentence for the user and has the exit code of the command line.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class ResumeError(HeadscopeError):
 
 
 class ArtefactError(HeadscopeError):
-    """A file or folder could not be written, or differs, opened again, from what was measured."""
+    """A file or folder could not be written, or computes something else when opened again.
+
+    ``result`` is what was measured before.
+    """
 
     def __init__(self, text: str, result: object | None = None) -> None:
         super().__init__(text)
@@ -81,26 +87,27 @@ class MaskedRowWarning(UserWarning):
     """Some query may attend to no key at all; its pattern row and its output are zeros."""
 
 
-#: Characters of another program's error that are shown, unless its first sentence is longer.
+#: Characters that are shown of another program's error.
 _SHOWN = 200
-#: A sentence and what follows it; a dot in a name such as ``models.bert`` ends none.
-_SENTENCES = re.compile(r"(?<=[.!?]) +")
-#: Five words or more with commas between them, up to the end of what is read.
+#: What lies between two sentences; a dot in a name such as ``models.bert`` ends no sentence.
+_BETWEEN_SENTENCES = re.compile(r"(?<=[.!?]) +")
+#: Five words or more with commas between them, and all that follows.
 _LIST = re.compile(r"\S+(, \S+){4,}.*")
 
 
 def reason(error: object) -> str:
     """Return what an error says on one line: its first sentences, or its type if it says nothing.
 
-    Of a sentence that is too long nothing but its beginning is shown, without a list of names.
+    A first sentence that is too long loses its list of names, and then its end.
     """
-    first, *others = _SENTENCES.split(" ".join(str(error).split()))
+    first, *later_sentences = _BETWEEN_SENTENCES.split(" ".join(str(error).split()))
     if len(first) > _SHOWN:
         first = _LIST.sub("...", first)
     if len(first) > _SHOWN:
-        first = f"{first[:_SHOWN].rpartition(' ')[0] or first[:_SHOWN]} ..."
+        first_words, _, _ = first[:_SHOWN].rpartition(" ")
+        first = f"{first_words or first[:_SHOWN]} ..."
     shown = first
-    for sentence in others:
+    for sentence in later_sentences:
         if len(shown) + 1 + len(sentence) > _SHOWN:
             break
         shown = f"{shown} {sentence}"
@@ -108,12 +115,15 @@ def reason(error: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
-    """Return the end of a message: the known name that was probably meant, or all names."""
+    """Return the end of a message: the known name that was probably meant, or else all names.
+
+    ``all_of_them`` stands before all names: ``choose from``.
+    """
     names = list(known)
     return did_you_mean(name, names) or f"{all_of_them} {', '.join(names)}."
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
-    """Return ``did you mean 'NAME'?`` where a known name is near, else nothing."""
+    """Return ``did you mean 'NAME'?`` if a known name is near, else an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {form.format(near[0])}?" if near else ""

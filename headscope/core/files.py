@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 #: Suffix of a file or folder that is being written, or was left half-written by a killed process.
-_PART = ".headscope-part"
+_UNFINISHED = ".headscope-part"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -25,21 +25,24 @@ def write_set(
 ) -> None:
     """Write several files; no file of an earlier set is touched before all are on the disk.
 
-    ``gone`` are files of the earlier set to delete; ``mark`` is the file that says that the set is
-    complete: it is moved aside first and written last.
+    ``gone`` are files of the earlier set, to delete. ``mark`` is one of the files, which readers
+    look for: it is moved aside first and written last, so that where it is, the set is complete.
     """
     temporary: dict[Path, Path] = {}
     try:
         for path, data in files.items():
-            temporary[path] = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
+            temporary[path] = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
             _write_to_disk(temporary[path], data, path)
         if mark is not None and mark.exists():
             mark.replace(before_of(mark))
         for path in gone:
             path.unlink(missing_ok=True)
-        for path in sorted(temporary, key=lambda path: path == mark):  # the mark last
-            temporary[path].replace(path)
+        for path in temporary:
+            if path != mark:
+                temporary[path].replace(path)
         if mark is not None:
+            if mark in temporary:
+                temporary[mark].replace(mark)
             before_of(mark).unlink(missing_ok=True)
     finally:
         for path in temporary.values():
@@ -47,7 +50,7 @@ def write_set(
 
 
 def _write_to_disk(temporary: Path, data: bytes, path: Path) -> None:
-    """Write a new file, and wait until it is on the disk; errors name the ``path`` it is for."""
+    """Write a temporary file, and wait until it is on the disk; errors name ``path`` instead."""
     temporary.unlink(missing_ok=True)
     try:
         with temporary.open("xb") as file:
@@ -64,8 +67,8 @@ def before_of(mark: Path) -> Path:
 
 
 def clear_parts(folder: Path) -> None:
-    """Delete what killed processes left half-made in a folder that is :func:`locked`."""
-    for path in folder.glob(f".*{_PART}"):
+    """Delete what killed processes left half-written in a folder that is :func:`locked`."""
+    for path in folder.glob(f".*{_UNFINISHED}"):
         with suppress(OSError):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -75,10 +78,10 @@ def clear_parts(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Hold a folder for one process; yields whether it is ours, False if another holds it.
+    """Lock a folder for this process; yield True, or False if another process holds it.
 
-    The system lets go when the process ends, however it ends; nothing is written. Where the system
-    or the file system knows no locks, the folder counts as ours.
+    The system frees the lock when the process ends, however it ends; nothing is written. On a
+    system or file system without locks it always yields True.
     """
     try:
         import fcntl
@@ -89,12 +92,12 @@ def locked(folder: Path) -> Iterator[bool]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours = True
+            is_ours = True
         except BlockingIOError:
-            ours = False
-        except OSError:
-            ours = True
-        yield ours
+            is_ours = False
+        except OSError:  # no locks
+            is_ours = True
+        yield is_ours
     finally:
         os.close(descriptor)
 
@@ -105,17 +108,17 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
     If the block fails, the new folder is deleted and the old one stays as it was.
     """
-    if folder.exists():  # without it, what lies beside may be what the folder held before
+    if folder.exists():  # else a folder beside it may be the old one, of a run that was killed
         _clear_beside(folder)
     prefix = f".{folder.name}."
-    new = Path(tempfile.mkdtemp(prefix=prefix, suffix=_PART, dir=folder.parent))
-    old = new.with_name(new.name.removesuffix(_PART) + f".before{_PART}")
+    new = Path(tempfile.mkdtemp(prefix=prefix, suffix=_UNFINISHED, dir=folder.parent))
+    old = new.with_name(new.name.removesuffix(_UNFINISHED) + f".before{_UNFINISHED}")
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, new, ignore_errors=True)
         stack.enter_context(locked(new))
         yield new
         if folder.exists():
-            folder.rename(old)  # never deleted piece by piece under its own name
+            folder.rename(old)  # at once, while deleting it takes a while
             try:
                 new.rename(folder)
             except OSError:
@@ -127,10 +130,10 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 
 def _clear_beside(folder: Path) -> None:
-    """Delete the folders that killed processes left half-made beside a folder."""
-    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*{_PART}"):
-        with locked(path) as ours:
-            if ours:
+    """Delete the folders that killed processes left half-written beside a folder."""
+    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*{_UNFINISHED}"):
+        with locked(path) as is_ours:
+            if is_ours:
                 shutil.rmtree(path, ignore_errors=True)
 
 

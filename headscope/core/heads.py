@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-_IN_NAME = ("layer", "head", "stack")  # Fields that a head's name says
-_SHOWN = 6  # Fields of a head that its line in Python shows
+_IN_NAME = ("layer", "head", "stack")  # Fields that a head's name tells
+_SHOWN = 6  # Fields of a head that its ``repr`` shows
 _NAME = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+)")
 
 
@@ -27,13 +27,13 @@ def layer_name(layer: int, stack: str = "encoder") -> str:
 
 
 def layer_numbers(model: Mapping[str, Any]) -> list[int]:
-    """Return the original numbers of the layers of a model, as its provenance describes it."""
+    """Return the original numbers of a model's layers, from the description in its provenance."""
     removed = [layer for layer in model.get("removed_layers") or () if isinstance(layer, int)]
     n_before = int(model["n_layers"]) + len(removed)
     return [layer for layer in range(n_before) if layer not in removed]
 
 
-def place_name(address: Sequence[Any]) -> str:
+def address_name(address: Sequence[Any]) -> str:
     """Return the name of (layer, head) or (stack, layer, head).
 
     Anything else, which a damaged file may hold, is written as it is.
@@ -61,13 +61,16 @@ class Head:
     stack: str = field(default="encoder", kw_only=True)  # ``encoder``, ``decoder`` or ``cross``
 
     def __init_subclass__(cls) -> None:
-        """Keep ``dataclass`` from writing a representation of hundreds of numbers."""
+        """Give subclasses this short ``repr``; ``dataclass`` would write hundreds of numbers."""
         type.__setattr__(cls, "__repr__", Head.__repr__)
 
     def __repr__(self) -> str:
         """One line: its name and the first numbers and words that are known of it."""
-        texts = {f.name: _in_words(getattr(self, f.name)) for f in fields(self)}
-        known = [f"{name}={text}" for name, text in texts.items() if text and name not in _IN_NAME]
+        known = []
+        for f in fields(self):
+            text = _in_words(getattr(self, f.name))
+            if text and f.name not in _IN_NAME:
+                known.append(f"{f.name}={text}")
         shown = ", ".join(known[:_SHOWN])
         more = ", ..." if len(known) > _SHOWN else ""
         return f"<{type(self).__name__} {self.name}: {shown}{more}>"
@@ -84,7 +87,7 @@ class Head:
 
 
 def _in_words(value: Any) -> str:
-    """Write a number, an estimate's value, a word or words; empty for all else."""
+    """Write a number, an estimate's value, a word or words; anything else as an empty string."""
     value = getattr(value, "value", value)
     if isinstance(value, float):
         return f"{value:.3g}"

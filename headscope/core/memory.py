@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headscope.core.errors import InputError
 
-_GROUP = Path("/sys/fs/cgroup")
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 _GIB = 1 << 30
 
 
@@ -18,7 +18,7 @@ def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None
 
     ``without`` maps each part that can be left out to the bytes that the run needs without it.
     """
-    give_back()  # what an earlier run has left
+    release_memory()  # what an earlier run has left
     free = free_memory()
     if free is None or needed <= free:
         return
@@ -34,23 +34,24 @@ def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None
 
 
 def free_memory() -> int | None:
-    """Return the bytes that this process may still take, or None where the system does not tell.
+    """Return the bytes that this process may still take; None if the system does not say.
 
-    Those of the machine, or of the control group (a container's) if that has fewer.
+    That is what is free in the machine, or in the control group (of a container) if that is less.
     """
     meminfo = [line.split() for line in _text(Path("/proc/meminfo")).splitlines()]
     free = [1024 * int(kib) for name, kib, *_ in meminfo if name == "MemAvailable:"]
-    limit = _text(_GROUP / "memory.max")
-    used = _text(_GROUP / "memory.current")
+    limit = _text(_CONTROL_GROUP / "memory.max")
+    used = _text(_CONTROL_GROUP / "memory.current")
     if limit.isdigit() and used.isdigit():
-        statistics = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
+        lines = _text(_CONTROL_GROUP / "memory.stat").splitlines()
+        statistics = dict(line.split() for line in lines)
         reclaimable = int(statistics.get("inactive_file", 0))
         free.append(int(limit) - int(used) + reclaimable)
     return min(free, default=None)
 
 
-def give_back() -> None:
-    """Return memory freed between blocks in use to the system; only glibc can."""
+def release_memory() -> None:
+    """Return freed memory to the system, also what lies between blocks in use; glibc alone can."""
     if sys.platform != "linux":
         return
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -1,7 +1,11 @@
 """An option, stated once: a field of a frozen dataclass, with its help and its bounds beside it.
 
-From such a class come the signature in Python, the flags and help of the command line, the table of
-a config file, and the checks: ``draws: Annotated[int, Option("Random sets.", at_least=5)] = 20``.
+``draws: Annotated[int, Option(help="Random sets.", at_least=5)] = 20`` in a command's class of
+options is all there is to write. The signature in Python, the flags and the help of the command
+line, the table of a config file and the checks all come from such fields.
+
+:class:`Option` is what is written beside a field, :class:`Declared` the field with all that is
+known of it, and :func:`options_of` returns those of a class.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ import math
 import string
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -21,8 +24,8 @@ from headscope.core.errors import WrongOptionError, nearest
 class OptionError(WrongOptionError):
     """A value that an option does not take, or options that do not go together.
 
-    In its sentence ``$name`` stands for the option of that name in Python; each interface spells it
-    in its own way: ``validate``, ``--no-validate``. A dollar of a value is written twice.
+    In its sentence, ``$validate`` stands for the option ``validate``: each interface spells it in
+    its own way, as ``validate`` or ``--no-validate``. A dollar that is text is written twice.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -37,39 +40,50 @@ class OptionError(WrongOptionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a field's name, type and default do not say; goes into its ``Annotated[...]``."""
+    """What a field's name, type and default do not say; stands in its ``Annotated[...]``."""
 
     help: str
-    python_help: str = ""  # The help in Python, where a flag says the opposite.
-    # Bounds of a number, and why: "fewer tell no spread".
+    python_help: str = ""  # The help in Python, where the flag means the opposite
+
+    # Bounds of a number; ``why`` ends the error about them: "fewer tell no spread".
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
     below: float | None = None
     why: str = ""
     unit: str = ""
-    # The allowed values; for a bool, what False and True are called on the command line.
+    #: The allowed values; for a bool, what False and True are called on the command line.
     choices: tuple[str, ...] = ()
-    #: Python takes other values than the choices of the command line, such as ``cuda:1``.
-    others: bool = False
-    # How the command line spells it: ("--length", "-n"); "--no-validate" negates the value.
+    free_in_python: bool = False  # Whether Python takes values beyond the choices, as ``cuda:1``
+
+    # The command line
+    #: The flag's spellings: ("--length", "-n"). "--no-validate" sets the option to False.
     flags: tuple[str, ...] = ()
     metavar: str | None = None
-    example: str = ""  # Shown in the error about a wrong threshold: ``positional=0.8``.
-    thresholds: str = ""  # The class in ``headscope`` that checks thresholds.
-    kind: Any = None  # The type on the command line, where the field's own does not say it.
-    #: Reads the text of the command line; raises ValueError with a reason.
+    kind: Any = None  # The type of its value there, where the field's own type does not fit
+    #: Reads the value from text; raises ValueError with a reason.
     read: Callable[[str], Any] | None = None
-    #: Several flags for one option: a dataclass of options, of which one may be set, and that has
-    #: ``value()``.
-    spelled: type | None = None
-    folder: bool = False  # A path that has to be a folder, where there is one.
-    argument: bool = False  # An argument of the command line, not a flag.
-    required: bool = True  # Whether the command line needs it, if it is an argument.
-    panel: str | None = None  # Heading in the help of the command line; None for the common one.
-    python_only: bool = False  # Whether the command line lacks it.
-    #: Whether it says how a model is opened: a model that is in memory has no use for it.
-    loading: bool = False
+    #: Several flags in place of one: a dataclass of options of which one may be set, and whose
+    #: ``value()`` is the value of this option.
+    flag_class: type | None = None
+    folder: bool = False  # Whether the path, if it exists, has to be a folder
+    argument: bool = False  # Whether it is an argument and no flag
+    required: bool = True  # Whether the argument has to be there
+    panel: str | None = None  # Heading in the help; None for the common one
+    python_only: bool = False  # Whether there is no flag
+
+    thresholds: str = ""  # Name of the :class:`ThresholdSet` in ``headscope``, if it holds one
+    example: str = ""  # Shown in the error about a wrong threshold: ``positional=0.8``
+    loading: bool = False  # Whether it says how a model is opened; in memory, one is open already
+
+    def allows(self, number: float) -> bool:
+        """Whether a number lies within the bounds; nan lies within none."""
+        return (
+            (self.at_least is None or number >= self.at_least)
+            and (self.above is None or number > self.above)
+            and (self.at_most is None or number <= self.at_most)
+            and (self.below is None or number < self.below)
+        )
 
     def bounds(self) -> str:
         """Say what a number must be: ``1 or more``, ``a number between 0 and 1``."""
@@ -86,39 +100,32 @@ class Option:
 
 
 class Usual(Option):
-    """One of the ten options at most that ``--help`` shows; ``--help-all`` shows every option."""
+    """One of the few options that ``--help`` shows; ``--help-all`` shows every option."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A field of an options class: its name, its type without None, its marker and its default."""
+    """An option as a field of a class declares it."""
 
     name: str
-    kind: Any
+    kind: Any  # Its type, without None
     marker: Option
     default: Any
-    #: Its name on the command line and in a config file, such as ``no_validate``.
-    spelled_as: str
-    #: Whether its flag turns off what is on by default.
-    inverted: bool
+    spelled_as: str  # Its name on the command line and in a config file, such as ``no_validate``
+    inverted: bool  # Whether its flag turns off what is on by default
 
     def check(self, value: Any) -> None:
-        """Refuse a value out of bounds (nan is out of all), or one that is no choice."""
+        """Refuse a number out of bounds, or a word that is no choice; of a list, any such item."""
         marker = self.marker
         if isinstance(value, list | tuple):
             for item in value:
                 self.check(item)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            if not (
-                (marker.at_least is None or value >= marker.at_least)
-                and (marker.above is None or value > marker.above)
-                and (marker.at_most is None or value <= marker.at_most)
-                and (marker.below is None or value < marker.below)
-            ):
+            if not marker.allows(value):
                 why = f", {marker.why}" if marker.why else ""
                 shown = f"{value:g}" if isinstance(value, float) else value
                 raise OptionError(f"${self.name} is {shown}; give {marker.bounds()}{why}.")
-        elif isinstance(value, str) and marker.choices and not marker.others:
+        elif isinstance(value, str) and marker.choices and not marker.free_in_python:
             if value in marker.choices:
                 return
             hint = nearest(value, marker.choices, "choose from")
@@ -126,13 +133,13 @@ class Declared:
             raise OptionError(f"${self.name} is {shown}; {hint}")
 
 
-_DECLARED: dict[Any, dict[str, Declared]] = {}
+_options_of_classes: dict[Any, dict[str, Declared]] = {}
 
 
 def options_of(kind: Any) -> dict[str, Declared]:
     """Return the options of a class by their names in Python, in the order of its fields."""
-    if kind in _DECLARED:
-        return _DECLARED[kind]
+    if kind in _options_of_classes:
+        return _options_of_classes[kind]
     hints = typing.get_type_hints(kind, include_extras=True)
     options: dict[str, Declared] = {}
     for field in dataclasses.fields(kind):
@@ -151,7 +158,7 @@ def options_of(kind: Any) -> dict[str, Declared]:
             spelled_as=spelled_as,
             inverted=field.default is True and spelled_as == f"no_{field.name}",
         )
-    _DECLARED[kind] = options
+    _options_of_classes[kind] = options
     return options
 
 
@@ -160,14 +167,19 @@ def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def numbers(what: str, example: str) -> Callable[[str], tuple[int, ...]]:
-    """Return a function that reads a list of numbers such as ``48,96``."""
+def numbers(plural: str, example: str) -> Callable[[str], tuple[int, ...]]:
+    """Return a function that reads a list of numbers such as ``48,96``.
+
+    ``plural`` says in errors what the numbers are, ``example`` how to write them.
+    """
 
     def read(text: str) -> tuple[int, ...]:
         try:
             return tuple(int(part) for part in text.split(","))
         except ValueError:
-            raise ValueError(f"{text!r} is not a list of {what}; write them as {example}") from None
+            raise ValueError(
+                f"{text!r} is not a list of {plural}; write them as {example}"
+            ) from None
 
     return read
 
@@ -183,9 +195,12 @@ def parse_pairs(items: Iterable[str], example: str = "positional=0.8") -> dict[s
     return pairs
 
 
+_THRESHOLD_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
 @dataclass(frozen=True)
 class ThresholdSet:
-    """Numbers, each with a default; a subclass has one field for each."""
+    """Thresholds, each with a default; a subclass has a field (bool, int or float) for each."""
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
@@ -198,18 +213,24 @@ class ThresholdSet:
             if name not in kinds:
                 hint = nearest(name, kinds, "known are")
                 raise WrongOptionError(f"There is no threshold {name!r}; {hint}")
-            kind = kinds[name]
-            wanted = "true or false"
-            if kind is bool:
-                if str(value).lower() in ("true", "false"):
-                    parsed[name] = str(value).lower() == "true"
-            else:
-                wanted = "a whole number" if kind is int else "a number"
-                if isinstance(value, int | float | str) and not isinstance(value, bool):
-                    with suppress(ValueError, OverflowError):
-                        number = float(value)
-                        if kind is float or number.is_integer():
-                            parsed[name] = int(number) if kind is int else number
-            if name not in parsed:
-                raise WrongOptionError(f"The threshold {name} is {value!r}; give {wanted}.")
+            threshold = _parse_threshold(value, kinds[name])
+            if threshold is None:
+                needed = _THRESHOLD_KINDS[kinds[name]]
+                raise WrongOptionError(f"The threshold {name} is {value!r}; give {needed}.")
+            parsed[name] = threshold
         return cls(**parsed)
+
+
+def _parse_threshold(value: object, kind: type) -> float | bool | None:
+    """Read a threshold of type bool, int or float from a value or its text; None if it is none."""
+    if kind is bool:
+        return {"true": True, "false": False}.get(str(value).lower())
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if kind is float:
+        return number
+    return int(number) if number.is_integer() else None

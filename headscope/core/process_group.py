@@ -1,8 +1,9 @@
 """Processes that ``torchrun`` or Slurm started together, joined by ``torch.distributed`` (gloo).
 
-Arrays go from process to process as safetensors, so nothing is ever unpickled. Before they do, the
-processes meet at the launcher's store: a process that waits there notices when another has failed
-or no longer responds, and ends with an error instead of waiting for ever.
+The processes exchange arrays as safetensors, so nothing is ever unpickled. Before every exchange
+they meet at the launcher's store, a table of keys and values that all of them read. There each
+leaves a pulse; so a process that waits notices when another has failed or no longer responds, and
+ends with an error instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, LostProcessError
 from headscope.core.processes import Processes
 
-_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # What a launcher sets.
-#: Seconds without a sign of life after which a process counts as lost; the variable changes it.
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # What a launcher sets
+#: Seconds without a pulse after which a process counts as lost; the environment may change it.
 PATIENCE = 120.0
 PATIENCE_VARIABLE = "HEADSCOPE_PROCESS_TIMEOUT"
-_ASSEMBLY = 300.0  # Seconds that processes have to come together at the start.
-_LOOK = 0.5  # Seconds between two checks of the others while waiting.
-_FAREWELL = 3.0  # Seconds that the process with the store waits for the others to end before it.
+_JOIN_SECONDS = 300.0  # For all processes to come together at the start
+_LEAVE_SECONDS = 3.0  # For which the process with the store waits for the others to end before it
+_PULSE_CHECK = 0.5  # Seconds between two checks of the others' pulses while waiting
 #: Seconds between two checks whether the others have come: short at first, then longer.
 _SHORTEST_NAP = 0.0005
 _LONGEST_NAP = 0.02
@@ -40,14 +41,14 @@ _LONGEST_NAP = 0.02
 
 @dataclass
 class _Pulse:
-    """The latest sign of life of another process."""
+    """The latest pulse of another process."""
 
-    beat: bytes  # What its pulse said
-    heard: float  # When that was new, by the monotonic clock
+    beat: bytes  # The count of its beats
+    changed_at: float  # When the count last grew, by this process's monotonic clock
 
 
 class Group(Processes):
-    """The processes of one launch."""
+    """The processes of one launch, as one of them sees them."""
 
     def __init__(self, store: Store, rank: int, size: int, patience: float) -> None:
         self.rank = rank
@@ -57,11 +58,11 @@ class Group(Processes):
         self._meetings = 0
         self._store.set(f"pulse {rank}", "0")
         self._leaving = threading.Event()
-        self._pulse = threading.Thread(target=self._beat, daemon=True)
-        self._pulse.start()
+        self._pulse_thread = threading.Thread(target=self._beat, daemon=True)
+        self._pulse_thread.start()
 
     def _beat(self) -> None:
-        """Give a sign of life every few seconds."""
+        """Count up this process's pulse every few seconds."""
         beats = 0
         while not self._leaving.wait(self._patience / 10):
             beats += 1
@@ -84,8 +85,8 @@ class Group(Processes):
         if not (dist.is_available() and dist.is_gloo_available()):
             raise InputError("This torch was built without gloo, so processes cannot share a run.")
         try:
-            assembly = timedelta(seconds=_ASSEMBLY)
-            store, rank, size = next(iter(rendezvous("env://", timeout=assembly)))
+            deadline = timedelta(seconds=_JOIN_SECONDS)
+            store, rank, size = next(iter(rendezvous("env://", timeout=deadline)))
             store = PrefixStore("headscope", store)
             dist.init_process_group(
                 "gloo",
@@ -111,7 +112,7 @@ class Group(Processes):
         data = save({name: np.array(array, order="C") for name, array in arrays.items()})
         self.meet(subject)
         try:
-            # Messages of one round have one length, so the longest is agreed on first.
+            # all_gather needs messages of one length: all are padded to the longest.
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)]))
             padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
@@ -129,14 +130,14 @@ class Group(Processes):
         ]
 
     def meet(self, subject: str) -> None:
-        """Wait until every process is at this point, which all of them have to call the same."""
+        """Wait until every process is at this point; all have to give it the same ``subject``."""
         self._meetings += 1
         keys = [f"meeting {self._meetings} {rank}" for rank in range(self.size)]
         try:
             self._store.set(keys[self.rank], subject)
             self._wait(keys, subject)
             subjects = [value.decode() for value in self._store.multi_get(keys)]
-            # A process that is here has left the meeting before the last one.
+            # Everybody has left the meeting before the last one, so its key is not needed.
             self._store.delete_key(f"meeting {self._meetings - 2} {self.rank}")
         except RuntimeError as error:
             raise LostProcessError(
@@ -159,7 +160,7 @@ class Group(Processes):
         # The store's own way to wait prints a warning whenever it gives up.
         while not self._store.check(keys):
             now = time.monotonic()
-            if now - last_check > _LOOK:
+            if now - last_check > _PULSE_CHECK:
                 last_check = now
                 for rank, key in enumerate(keys):
                     if not self._store.check([key]):
@@ -167,7 +168,7 @@ class Group(Processes):
             time.sleep(min(_LONGEST_NAP, _SHORTEST_NAP + (now - start) / 10))
 
     def _check_alive(self, rank: int, pulse: _Pulse, subject: str) -> None:
-        """Raise if a process has failed or is silent; else remember its latest sign of life."""
+        """Raise if a process has failed, or its pulse has stopped; else note its latest beat."""
         failure = self.failure_of(rank)
         if failure is not None:
             raise LostProcessError(failure)
@@ -175,8 +176,8 @@ class Group(Processes):
         now = time.monotonic()
         if beat != pulse.beat:
             pulse.beat = beat
-            pulse.heard = now
-        elif now - pulse.heard > self._patience:
+            pulse.changed_at = now
+        elif now - pulse.changed_at > self._patience:
             raise LostProcessError(
                 f"Process {rank + 1} of {self.size} has given no sign of life for "
                 f"{self._patience:g} seconds while the others waited for {subject}."
@@ -197,26 +198,26 @@ class Group(Processes):
         failures = map(self.failure_of, range(self.size))
         return [failure for failure in failures if failure is not None]
 
-    def speak(self) -> bool:
-        """Ask to be the one process that says why the run ends; only the first to ask may."""
-        return int(self._store.add("spoken", 1)) == 1
+    def claim_report(self) -> bool:
+        """Ask to be the process that reports why the run ends: True for the first one to ask."""
+        return int(self._store.add("report", 1)) == 1
 
-    def spoken(self) -> bool:
-        """Whether a process has said why the run ends."""
-        return bool(self._store.check(["spoken"]))
+    def is_reported(self) -> bool:
+        """Whether a process has asked to report why the run ends."""
+        return bool(self._store.check(["report"]))
 
     def leave(self) -> None:
         """Announce that this process ends; the process with the store waits for the others."""
         self._leaving.set()
-        self._pulse.join()
+        self._pulse_thread.join()
         # The store ends with this process, unless torchrun keeps it in one of its own.
-        own_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        holds_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             self._store.set(f"left {self.rank}", "")
-            deadline = time.monotonic() + _FAREWELL
-            farewells = [f"left {rank}" for rank in range(self.size)]
-            if self.rank == 0 and own_store:
-                while time.monotonic() < deadline and not self._store.check(farewells):
+            if holds_store:
+                keys = [f"left {rank}" for rank in range(self.size)]
+                deadline = time.monotonic() + _LEAVE_SECONDS
+                while time.monotonic() < deadline and not self._store.check(keys):
                     time.sleep(0.01)
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -237,5 +238,6 @@ def _patience() -> float:
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, without its full stop."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].rstrip(".")

@@ -3,6 +3,9 @@
 A single process is the usual case: it takes every batch, and adding up changes nothing, not even
 the last bit. Every process runs the same program, and whatever is decided from sums is decided in
 each of them, from the same numbers.
+
+In functions that exchange arrays, ``subject`` is what errors call the arrays; every process has to
+call the function, with the same subject.
 """
 
 from __future__ import annotations
@@ -24,20 +27,20 @@ T = TypeVar("T")
 
 
 class Processes:
-    """The processes that share a run; this class stands for a single process."""
+    """The processes that share a run: of this class, a single one.
+
+    :class:`headscope.core.process_group.Group` is several.
+    """
 
     rank: int = 0  # Number of this process, from 0. Process 0 writes and prints.
-    size: int = 1  # How many there are.
+    size: int = 1  # Number of processes
 
     def gather(self, arrays: Mapping[str, Array], subject: str) -> list[dict[str, Array]]:
-        """Return the arrays of every process, by rank; every process has to call it.
-
-        ``subject`` is what errors call the arrays, in every process the same.
-        """
+        """Return the arrays of every process, by rank."""
         return [dict(arrays)]
 
     def meet(self, subject: str) -> None:
-        """Wait until every process is at this point; ``subject`` is what errors call it."""
+        """Wait until every process is at this point."""
 
 
 S = TypeVar("S", bound=Accumulator)
@@ -52,7 +55,7 @@ def current() -> Processes:
 
 @contextmanager
 def shared_by(processes: Processes) -> Iterator[Processes]:
-    """Let some processes share what runs in the block."""
+    """Let these processes share what runs in the block."""
     global _current
     processes_before = _current
     _current = processes
@@ -74,8 +77,8 @@ def share(items: Iterable[T]) -> Iterator[T]:
     return islice(items, _current.rank, None, _current.size)
 
 
-def of_each(sums: S, blank: Callable[[], S], subject: str) -> list[S]:
-    """Return the sums of every process, by rank; ``blank`` makes sums of nothing to load into."""
+def sums_by_rank(sums: S, blank: Callable[[], S], subject: str) -> list[S]:
+    """Return the sums of every process, by rank; ``blank`` makes empty sums to load them into."""
     if _current.size == 1:
         return [sums]
     by_rank = []
@@ -88,7 +91,7 @@ def of_each(sums: S, blank: Callable[[], S], subject: str) -> list[S]:
 
 def merged(sums: S, blank: Callable[[], S], subject: str) -> S:
     """Add up the sums of all processes, in the order of their ranks."""
-    total, *later_ranks = of_each(sums, blank, subject)
+    total, *later_ranks = sums_by_rank(sums, blank, subject)
     for sums_of_rank in later_ranks:
         total.merge(sums_of_rank)
     return total
@@ -108,8 +111,11 @@ def summed(subject: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(totals)
 
 
-def in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
-    """Collect one array of each batch (or row) from all processes, in the order of the batches."""
+def gathered_in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
+    """Return one array for each batch (or row), from all processes, in the order of the batches.
+
+    ``arrays`` are those of this process, by the number of the batch.
+    """
     by_name = {str(i): array for i, array in arrays.items()}
     collected: dict[int, Array] = {}
     for arrays_of_rank in _current.gather(by_name, subject):
@@ -117,27 +123,27 @@ def in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
     return [collected[i] for i in sorted(collected)]
 
 
-def joined_rows(
+def gathered_rows(
     subject: str, row_indices: Sequence[Array], rows: Mapping[str, Sequence[Array]], n_rows: int
 ) -> dict[str, Array]:
-    """Join the rows of all processes, (n_rows, ...) by name, each at its index.
+    """Return the rows from all processes, (n_rows, ...) by name, each at its index.
 
-    ``row_indices`` and ``rows`` are those of each batch of this process.
+    ``row_indices`` and ``rows`` are those of this process, an array for each of its batches.
     """
-    of_process = {name: np.concatenate(batches) for name, batches in rows.items()}
-    of_process[_ROW_INDEX] = np.concatenate([np.zeros(0, dtype=np.int64), *row_indices])
-    joined: dict[str, Array] = {}
-    for of_rank in _current.gather(of_process, subject):
-        indices = of_rank.pop(_ROW_INDEX)
-        for name, values in of_rank.items():
-            if name not in joined:
-                joined[name] = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
-            joined[name][indices] = values
-    return joined
+    arrays = {name: np.concatenate(batches) for name, batches in rows.items()}
+    arrays[_ROW_INDEX] = np.concatenate([np.zeros(0, dtype=np.int64), *row_indices])
+    gathered: dict[str, Array] = {}
+    for arrays_of_rank in _current.gather(arrays, subject):
+        indices = arrays_of_rank.pop(_ROW_INDEX)
+        for name, values in arrays_of_rank.items():
+            if name not in gathered:
+                gathered[name] = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
+            gathered[name][indices] = values
+    return gathered
 
 
-def own_file(path: Path) -> Path:
-    """Return this process's own version of a path; the first process has the path itself."""
+def process_file(path: Path) -> Path:
+    """Return the path of this process's own file: ``state.2-of-4.json``; of the first, ``path``."""
     if _current.rank == 0:
         return path
     return path.with_name(f"{path.stem}.{_current.rank + 1}-of-{_current.size}{path.suffix}")

@@ -1,4 +1,9 @@
-"""How a command reports its progress, and at which of its steps it is."""
+"""How a command reports its progress, and at which of its steps it is.
+
+While a step runs, the command calls a :data:`Progress` after every batch. What it does before its
+first step it tells by :func:`say`, to whoever is :func:`listening`. :class:`Steps` puts both
+together, for a bar or a log to show.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-#: Called with (name of the step, done, all) after every batch.
+#: Called with (name of the step, done, total) after every batch.
 Progress = Callable[[str, int, int], None]
-#: What a run does first of all: it takes seconds.
-_FIRST = "loading PyTorch and transformers"
+#: What a run does first of all, for seconds.
+_LOADING = "loading PyTorch and transformers"
 #: What a reader is told of steps whose names say too little.
-_WORDS = {
+_STEP_WORDS = {
     "model": "measuring the model",
     "control": "measuring random weights",
     "runs": "fine-tuning",
@@ -32,7 +37,7 @@ def say(words: str) -> None:
 
 @contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Let ``listener`` hear what is said inside the block."""
+    """Call ``listener`` with what is told by :func:`say` inside the block."""
     token = _listener.set(listener)
     try:
         yield
@@ -41,11 +46,11 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def silent(step: str, done: int, total: int) -> None:
-    """Report nothing."""
+    """Report nothing: the :data:`Progress` of runs that nobody watches."""
 
 
-def part_of(name: str, progress: Progress) -> Progress:
-    """Report under the name of a part of a longer run."""
+def progress_of_part(name: str, progress: Progress) -> Progress:
+    """Return a progress for a part of a longer run, whose steps become ``part, step``."""
 
     def tell(step: str, done: int, total: int) -> None:
         progress(f"{name}, {step}", done, total)
@@ -56,39 +61,40 @@ def part_of(name: str, progress: Progress) -> Progress:
 class Steps:
     """Which of its steps a run is at, and how much of that step is done.
 
-    ``names`` are the steps in their order. A report counts for the step of its name, or of the
-    name's first part ("classify, model" for "classify"); any other name becomes a step of its own
-    after the step before it. What is said before the first step has no number. One thread may
-    report while another one reads.
+    ``names`` are the steps in their order. A report under the name "classify, model" belongs to a
+    step of that name, or to the step "classify"; if there is neither, it becomes a new step after
+    the present one. What is told before the first step has no number. One thread may report while
+    another one reads.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._order = list(names)
-        self._now = ""
-        self._words = _FIRST
+        self._step = ""  # The present one; empty before the first
+        self._words = _LOADING
         self._share: float | None = None
         self._lock = threading.Lock()
 
     def say(self, words: str) -> None:
-        """Take in what is done before the first step."""
+        """Note what is done before the first step."""
         with self._lock:
-            if not self._now:
+            if not self._step:
                 self._words = words
 
     def tell(self, name: str, done: int, total: int) -> None:
-        """Take in what a step reports under its name."""
+        """Note that ``done`` of ``total`` of a step are done."""
         with self._lock:
-            self._now = self._step_of(name)
-            self._words = ": ".join(_WORDS.get(word, word) for word in name.split(", ", 1))
+            self._step = self._step_of(name)
+            words = [_STEP_WORDS.get(part, part) for part in name.split(", ", 1)]
+            self._words = ": ".join(words)
             self._share = done / max(total, 1)
 
     def _step_of(self, name: str) -> str:
-        """Return the step that a name belongs to; a new one behind the present step."""
-        run_of_parts, _, _ = name.partition(", ")
-        for step in (name, run_of_parts):
+        """Return the step that a report's name belongs to."""
+        first_part, _, _ = name.partition(", ")
+        for step in (name, first_part):
             if step in self._order:
                 return step
-        position = self._order.index(self._now) + 1 if self._now else 0
+        position = self._order.index(self._step) + 1 if self._step else 0
         self._order.insert(position, name)
         return name
 
@@ -100,12 +106,12 @@ class Steps:
     def title(self) -> str:
         """Say what runs: ``step 3 of 7: choosing heads``."""
         with self._lock:
-            if not self._now:
+            if not self._step:
                 return self._words
-            number = 1 + self._order.index(self._now)
+            number = 1 + self._order.index(self._step)
             return f"step {number} of {len(self._order)}: {self._words}"
 
     def sentence(self) -> str:
-        """Say also how much of it is done, once that is known: ``..., 41%``."""
+        """Say what runs and how much of it is done: ``step 3 of 7: choosing heads, 41%``."""
         share = self._share
         return self.title() if share is None else f"{self.title()}, {share:.0%}"

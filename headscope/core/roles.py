@@ -1,7 +1,7 @@
-"""Roles that a head can have, as every floor knows them: names, words, colours; and thresholds.
+"""What a role is (:class:`Role`), the list of all roles, and the thresholds that they ask for.
 
-A role is a module of ``analyses/classify/roles/``, which puts its rows on the list :data:`ROLES`.
-Terminal, page, figures, limits and lists read that list.
+The roles themselves are in ``analyses/classify/roles/``: each module there puts its rows on the
+list :data:`ROLES`. Terminal, page, figures, limits and lists read that list.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headscope.core.errors import InputError
+from headscope.core.errors import WrongOptionError
 from headscope.core.options import ThresholdSet
 
 SELF_ATTENTION = ("encoder", "decoder")
 ALL_STACKS = ("encoder", "decoder", "cross")
 VOITA = "Voita et al. 2019, arXiv:1905.09418"
 CLARK = "Clark et al. 2019, arXiv:1906.04341"
-PAIR = "pair:"  # What the key of a role begins with that is a label of a user's own pairs
+PAIR = "pair:"  # Begins the key of a role that is a label of a user's own pairs
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class Thresholds(ThresholdSet):
             value = getattr(this, field.name)
             unbounded = field.name in ("min_trials", "syntactic")
             if not (0 <= value < math.inf and (unbounded or value <= 1)):
-                raise InputError(
-                    f"The threshold {field.name} is {value}; give a number of 0 or more"
-                    f"{'' if unbounded else ', at most 1'}."
+                bounds = "0 or more" if unbounded else "0 or more, at most 1"
+                raise WrongOptionError(
+                    f"The threshold {field.name} is {value}; give a number of {bounds}."
                 )
 
 
@@ -98,51 +98,53 @@ class Role:
     """One role: what a reader sees of it, and how heads earn it.
 
     There are two ways to earn one. *By a mean*: the role names a mean over queries (``measure``, or
-    the ``keys`` whose weight it is) and the threshold that this has to reach. *By a test of its
+    the ``keys`` whose weight it is) and the threshold that the mean has to reach. *By a test of its
     own*: the role has ``judge``.
     """
 
+    # What a reader sees
     rank: int  # Order of priority: a head's primary role is the first that it has
     key: str  # What results and limits call it
     name: str  # What a reader sees
-    #: At most five characters for a map; empty where the label's detail stands there, such as -1
+    #: At most five characters for a map; empty where a label's detail, such as -1, stands there
     mark: str
     colour: str  # In figures, ``#RRGGBB``
     style: str  # In the terminal, as rich writes styles
     light: str  # On the page under dark letters, ``#RRGGBB``
     dark: str  # The same under light letters
-    stacks: tuple[str, ...] = ALL_STACKS  # Where heads can have it
+    stacks: tuple[str, ...] = ALL_STACKS  # Whose heads can have it
     words: str = ""  # What a head with it does, on one line
-    source: str = ""  # Who described it; empty where nobody did
+    source: str = ""  # Who described it; empty if nobody did
     #: What a head with it does, in numbers: filled in with a label's ``score`` and ``baseline``,
     #: and with ``detail`` and ``against`` in words
     sentence: str = ""
     detail: Callable[[str], str] = str  # Puts a label's detail into words
-    legend: str = ""  # What stands below a map; empty: made of mark and name
+    legend: str = ""  # Stands below a map; empty: mark and name
     family: str = ""  # Key of the role whose colours it shares; empty: it has its own
 
-    #: By a mean: a field of a head's result that is a mean over queries. The baseline is uniform
-    #: attention, where its value is known.
+    # How heads earn it: by a mean
+    #: A field of a head's result that is a mean over queries. Its baseline is uniform attention.
     measure: str = ""
-    #: In place of ``measure``: from a padded batch to a tensor of bool, the keys whose weight is
-    #: the mean; its name is the role's key
+    #: In place of ``measure``: returns, of a padded batch, the keys whose total weight is meant, as
+    #: a tensor of bool. The mean is then called after the role's key.
     keys: Callable[[Any], Any] | None = None
-    threshold: str | float = ""  # The name of the threshold of :class:`Thresholds`, or the number
-    strict: bool = False  # Whether the mean has to be above the threshold: equal is not enough
-    #: From the means to the detail of every head's label, (n_layers, n_heads); None: no detail
+    threshold: str | float = ""  # The name of a field of :class:`Thresholds`, or a number
+    strict: bool = False  # Whether the mean has to be above the threshold, not only reach it
+    #: Returns the detail of every head's label from the means, (n_layers, n_heads); None: no detail
     details: Callable[[Any], Any] | None = None
 
-    #: By a test of its own: from :class:`headscope.analyses.classify.evidence.Evidence` to what
-    #: that says of every head. Roles with the same function are judged together.
+    # How heads earn it: by a test of its own
+    #: Judges every head by :class:`headscope.analyses.classify.evidence.Evidence`. Roles with the
+    #: same function are judged together.
     judge: Callable[[Any], Any] | None = None
-    #: From the same evidence: why no head could have earned the role; empty where one could
+    #: Says, from the same evidence, why no head could have earned the role; empty if one could
     untestable: Callable[[Any], str] | None = None
-    #: Makes the role of one label of a user's own pairs, which this role's test is used for
+    #: Makes the role of a label of a user's own pairs, which is judged by this role's test
     of_pairs: Callable[[str], Role] | None = None
 
     @property
     def quantity(self) -> str:
-        """Return the name of the mean; empty where the role has a test of its own."""
+        """The name of the mean by which it is earned; empty if it has a test of its own."""
         return self.key if self.keys is not None else self.measure
 
     def least(self, thresholds: Thresholds) -> float:
@@ -152,10 +154,10 @@ class Role:
         return self.threshold
 
 
-#: All roles, in the order of priority: filled by ``analyses/classify/roles/``, which everything
-#: that reads the result of a classification imports.
+#: All roles, in the order of priority: filled by ``analyses/classify/roles/`` when it is imported,
+#: which everything does that reads the result of a classification.
 ROLES: list[Role] = []
-#: A head without any role.
+#: What stands for a role in a head that has none.
 NO_ROLE = Role(
     rank=1000,
     key="none",
@@ -169,7 +171,7 @@ NO_ROLE = Role(
 
 
 def primary_roles() -> tuple[Role, ...]:
-    """Return what can be a head's primary role, in the order of priority; no role comes last."""
+    """Return what can be a head's primary role: all roles by priority, and last "no role"."""
     return (*ROLES, NO_ROLE)
 
 
@@ -185,7 +187,7 @@ def pair_role(label: str) -> Role:
 
 
 def role_of(key: str) -> Role:
-    """Return the role with this key; of one that is not known here, a plain row."""
+    """Return the role with this key; for an unknown key (of another version), a plain role."""
     if key.startswith(PAIR):
         return pair_role(key.removeprefix(PAIR))
     for role in primary_roles():
@@ -195,31 +197,32 @@ def role_of(key: str) -> Role:
 
 
 def role_class(key: str) -> str:
-    """Return the role whose colours a role has on a page: its own key, or that of its family."""
+    """Return the key by which a page colours a role: its own, or that of its family."""
     return role_of(key).family or key
 
 
 def roles_of(*stacks: str, labels: Sequence[str] = ()) -> tuple[Role, ...]:
     """Return the roles that heads of any of these stacks can have, in the order of priority.
 
-    ``labels`` are those of a user's own pairs. Each is a role beside the one whose test they are
-    judged by; in an encoder, in place of it.
+    ``labels`` are those of a user's own pairs. Each becomes a role: in cross-attention beside the
+    role by whose test it is judged, elsewhere in place of that role.
     """
-    possible: list[Role] = []
+    roles: list[Role] = []
     for role in ROLES:
-        if role.of_pairs is not None:
-            possible += map(role.of_pairs, labels)
-            if labels and "cross" not in stacks:
-                continue
-        possible.append(role)
-    return tuple(role for role in possible if set(role.stacks) & set(stacks))
+        if role.of_pairs is None or not labels:
+            roles.append(role)
+            continue
+        roles += map(role.of_pairs, labels)
+        if "cross" in stacks:
+            roles.append(role)
+    return tuple(role for role in roles if set(role.stacks) & set(stacks))
 
 
 def role_name(key: str) -> str:
-    """Return what a reader sees; a key that is no role stays as it is."""
+    """Return the name of a role that a reader sees; an unknown key stays as it is."""
     return role_of(key).name
 
 
 def role_in(key: str, stack: str) -> str:
-    """Return what results call a role of a stack, as heads are named: ``rare``, ``cross:broad``."""
+    """Return a role's key with its stack, written as in heads' names: ``rare``, ``cross:broad``."""
     return key if stack == "encoder" else f"{stack}:{key}"

@@ -38,7 +38,7 @@ FRACTION = 1e-12
 
 
 def above(value: ArrayLike, bound: ArrayLike) -> Array:
-    """Whether a number exceeds another by more than both may be off, element by element.
+    """Whether a number exceeds another by more than rounding may explain, element by element.
 
     For shares, cosines, correlations and metrics: ROUNDING is taken of the larger of the two, and
     of 1 where both are smaller. So an interval from 1e-17 to 1e-17, which on paper is a difference
@@ -50,27 +50,32 @@ def above(value: ArrayLike, bound: ArrayLike) -> Array:
 
 
 def tied(values: ArrayLike, size: float = 0.0) -> Array:
-    """Give scores that agree to rounding one value, so that they can be sorted, ranked or compared.
+    """Give scores that agree up to rounding the same value, before they are sorted or compared.
 
     Two neighbours in the order along the last axis are tied if they differ by at most ROUNDING of
     the larger one, plus EPS of the largest of all: the score of a head that does nothing counts as
-    zero next to the others. Sorted by what is returned and then by index, copies of a head stand in
-    the order of their numbers on any processor. For the scores of heads, not for thousands of
-    examples: those lie so close that one tie would lead to the next. NaN stays NaN.
+    zero next to the others. Where both are smaller than ``size``, ROUNDING is taken of that. Sorted
+    by what is returned and then by index, copies of a head stand in the order of their numbers on
+    any processor. For the scores of heads, not for thousands of examples: those lie so close that
+    one tie would lead to the next. NaN stays NaN.
 
     Shapes: ``values`` (..., n).
     """
     values = np.asarray(values, dtype=float)
     if not values.size:
         return values
+
+    # Sort, and compare every score with the one before it.
     order = np.argsort(values, axis=-1, kind="stable")  # NaN comes last
     ascending = np.take_along_axis(values, order, -1)
-    lengths = np.nan_to_num(np.abs(ascending), nan=0.0)
-    floor = EPS * lengths.max(-1, keepdims=True)
-    larger = np.maximum(np.maximum(lengths[..., 1:], lengths[..., :-1]), size)
+    magnitudes = np.nan_to_num(np.abs(ascending), nan=0.0)
+    floor = EPS * magnitudes.max(-1, keepdims=True)
+    larger = np.maximum(np.maximum(magnitudes[..., 1:], magnitudes[..., :-1]), size)
     begins_tie = np.ones(values.shape, dtype=bool)
     with np.errstate(invalid="ignore"):
         begins_tie[..., 1:] = ~(np.diff(ascending, axis=-1) <= ROUNDING * larger + floor)
+
+    # Give each tie its first value, and put all back into their order.
     index = np.arange(values.shape[-1])
     first_of_tie = np.maximum.accumulate(np.where(begins_tie, index, 0), axis=-1)
     one_value = np.take_along_axis(ascending, first_of_tie, -1)
@@ -92,5 +97,5 @@ def first_largest(weights: Tensor) -> tuple[Tensor, Tensor]:
         from torch import from_numpy  # not above: results and views need no torch
 
         return largest, from_numpy(np.asarray(equal.numpy().argmax(-1)))
-    # Of booleans the first True, several times as fast as argmax.
+    # The first True, several times as fast as argmax.
     return largest, equal.max(-1).indices

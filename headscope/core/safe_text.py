@@ -6,9 +6,9 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-#: Characters that open markup in GitHub's Markdown, in a table or outside; and those that GitHub
-#: turns into a link or a notification by itself.
+#: Characters that open markup in GitHub's Markdown, in a table or outside.
 _MARKUP = r"[\\`*~|<&\[\]$]|(?<!-)>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+#: Characters that GitHub turns into a link or a notification by itself.
 _AUTOLINK = r"@|#(?=\w)|(?<=:)//|(?<=www)\.|\bGH-(?=\d)"
 _ACTIVE = re.compile(f"(?P<markup>{_MARKUP})|{_AUTOLINK}", re.IGNORECASE)
 #: A zero-width space, which keeps GitHub from making a link or a notification.
@@ -16,15 +16,16 @@ _BREAK = "&#8203;"
 
 
 def visible(text: object) -> str:
-    r"""Return a text on one line in which every control character can be seen (``\x1b``).
+    r"""Return a text on one line in which every control character is written out (``\x1b``).
 
-    Escape sequences, line breaks, marks that change the direction of writing and halves of
-    surrogate pairs cannot act on the terminal then.
+    So escape sequences, line breaks, marks that change the direction of writing and halves of
+    surrogate pairs cannot act on the terminal.
     """
     return "".join(map(_visible, str(text)))
 
 
 def _visible(char: str) -> str:
+    """Return a printable character as it is, any other as its code; every kind of space as one."""
     if char.isprintable():
         return char
     if unicodedata.category(char) == "Zs":
@@ -38,7 +39,7 @@ def _visible(char: str) -> str:
 
 
 def markdown(text: object) -> str:
-    """Return a text that stands in a sentence or a table cell as it is: no markup, no mention."""
+    """Escape a text, so that Markdown shows it as it is: no markup, no link, no notification."""
     return _ACTIVE.sub(_inert, visible(text))
 
 

@@ -1,4 +1,6 @@
-"""What config.json of a compact folder says beyond its family's: which family, and what is left.
+"""The keys of config.json in a compact folder: which family it is, and which parts are left.
+
+A compact folder holds a model from which headscope has removed heads, neurons or layers.
 
 A compact checkpoint must not call itself a plain ``bert``: transformers would then build all heads
 and refuse the weights for their shapes. So ``model_type`` is one of headscope's, the family is
@@ -11,7 +13,6 @@ family's own settings, such as ``num_hidden_layers``, said before.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -60,19 +61,18 @@ _SPANS = re.compile(r"(\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*)?")
 
 
 def as_spans(numbers: Iterable[int]) -> str:
-    """Write different numbers as spans, in their order; nothing for none."""
-    spans = []
-    # In a run of numbers that follow each other, number minus index stays the same.
-    for _, run in itertools.groupby(enumerate(numbers), lambda indexed: indexed[1] - indexed[0]):
-        run_of_numbers = [number for _, number in run]
-        first = run_of_numbers[0]
-        last = run_of_numbers[-1]
-        spans.append(str(first) if first == last else f"{first}-{last}")
-    return ",".join(spans)
+    """Write different numbers as spans such as ``0-5,8,11-13``, in their order."""
+    spans: list[tuple[int, int]] = []  # First and last number of each
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
 def from_spans(text: object, limit: int) -> tuple[int, ...] | None:
-    """Read spans of different numbers below ``limit``; None where it is anything else."""
+    """Read spans of different numbers below ``limit``; None if the text is anything else."""
     if not isinstance(text, str) or not _SPANS.fullmatch(text):
         return None
     numbers: list[int] = []

@@ -11,28 +11,27 @@ from typing import Any, TypeVar
 
 from headscope.core.heads import Head
 
-#: Goes up by one when a field changes its meaning or is removed. 2: labels are confirmed on
-#: held-out sentences; the cheap forms of attention have a bound and no "best" one.
+#: Goes up by one with a release in which a field has changed its meaning or is gone. 2: labels are
+#: confirmed on held-out sentences; the cheap forms of attention have a bound and no "best" one.
 SCHEMA = 2
 
-#: Counts and indices fit into 64 bits; sums and squares of numbers stay finite.
-_LARGEST = 2**63
-_GREATEST = 1e150
+#: The largest whole number that is read from a file: counts and indices fit into 64 bits.
+_LARGEST_INT = 2**63
+#: The largest number that is read from a file: sums and squares of such numbers stay finite.
+_LARGEST_FLOAT = 1e150
+_PLAIN = {bool, float, int, str, type(None)}  # What JSON takes as it is
 
 R = TypeVar("R")
 
 
-_PLAIN = {bool, float, int, str, type(None)}
-
-
 def to_dict(result: Any) -> Any:
-    """Turn a result into plain dicts, lists, numbers and strings; a head brings its name."""
+    """Turn a result into plain dicts, lists, numbers and strings; a head gets a field ``name``."""
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
         fields = {f.name: to_dict(getattr(result, f.name)) for f in dataclasses.fields(result)}
         return {"name": result.name, **fields} if isinstance(result, Head) else fields
     if isinstance(result, dict):
         return {key: to_dict(value) for key, value in result.items()}
-    if isinstance(result, list | tuple):  # most are long, and of numbers
+    if isinstance(result, list | tuple):  # often long and of numbers: these need no call
         return [value if type(value) in _PLAIN else to_dict(value) for value in result]
     return result
 
@@ -51,7 +50,7 @@ def from_dict(cls: type[R], data: Any) -> R:
 
 
 @cache
-def _plan(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
+def _fields_of(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the types of a dataclass's fields, and the names of those without a default."""
     missing = dataclasses.MISSING
     fields = dataclasses.fields(kind)
@@ -61,7 +60,7 @@ def _plan(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def _convert(kind: Any, data: Any, where: str) -> Any:
-    """Turn plain data into a value of a type; ``where`` it stands in the document is in errors."""
+    """Turn plain data into a value of a type; errors name ``where`` in the document it stands."""
     if kind is Any:
         return data
     name = where.lstrip(".") or "the document"
@@ -79,7 +78,7 @@ def _convert(kind: Any, data: Any, where: str) -> Any:
             raise TypeError(f"{name} is not an object")
         if origin is dict:
             return {key: _convert(args[1], value, f"{where}.{key}") for key, value in data.items()}
-        types_of_fields, required = _plan(kind)
+        types_of_fields, required = _fields_of(kind)
         for field in required - data.keys():
             raise TypeError(f"{name} has no field {field!r}")
         values = {
@@ -89,16 +88,16 @@ def _convert(kind: Any, data: Any, where: str) -> Any:
         }
         return kind(**values)
     if kind is float:
-        if type(data) not in (int, float) or not abs(data) <= _GREATEST:
-            raise TypeError(f"{name} is not a number, or beyond {_GREATEST:.0e}")
+        if type(data) not in (int, float) or not abs(data) <= _LARGEST_FLOAT:
+            raise TypeError(f"{name} is not a number, or beyond {_LARGEST_FLOAT:.0e}")
         return float(data)
-    if type(data) is not kind or (kind is int and abs(data) > _LARGEST):
+    if type(data) is not kind or (kind is int and abs(data) > _LARGEST_INT):
         raise TypeError(f"{name} is no {kind.__name__}")
     return data
 
 
 def warnings_of(*results: Any) -> tuple[str, ...]:
-    """Return the warnings of some results, each once; results in old files have none."""
+    """Return the warnings in the provenance of some results, each once."""
     texts: dict[str, None] = {}  # In the order of their first appearance
     for result in results:
         provenance = getattr(result, "provenance", None) or {}

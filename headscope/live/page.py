@@ -16,7 +16,7 @@ from headscope.reports.result import ReportResult
 from headscope.session.opening import open_for_tasks
 
 
-def prepared(
+def page_and_answers(
     model: str,
     roles: Path | None,
     *,
@@ -28,14 +28,17 @@ def prepared(
 ) -> tuple[str, Answers]:
     """Open and check a model; return the page about it and what answers the page's questions.
 
-    Without ``roles``, a file or folder with the result of ``classify``, the heads are classified
-    on the built-in sample. Raises InputError where that result is of another model.
+    ``roles`` is a file or folder with the result of ``classify``; without it, the heads are
+    classified on the built-in sample. Raises InputError if that result is of another model.
     """
+    # Open the model, and read the roles of its heads.
     loaded = open_for_tasks(model, source_language=source_language, target_language=target_language)
     answers = Answers(loaded, seed=seed)
     saved = None if roles is None else read_results(roles)
     if saved is not None and saved.classify is None:
         raise InputError(f"{visible(roles)} holds no result of headscope classify.")
+
+    # Prove that the re-run equals the model, and classify its heads if need be.
     only = ["validate"] if saved else ["validate", "classify"]
     settings = {"classify": {"control": False, "ablate": False}}
     report: ReportResult = headscope.report(
@@ -44,14 +47,16 @@ def prepared(
     if report.validate is None or not report.validate.passed:
         reasons = "" if report.validate is None else "; ".join(report.validate.reasons[:2])
         raise InputError(f"{loaded.name} fails validation, so nothing is shown: {reasons}.")
+
+    # Take the saved roles, if they are of the same weights.
     if saved is not None and saved.classify is not None:
-        classified = saved.classify.provenance["model"].get("weights_sha256")
-        opened = report.provenance["model"]["weights_sha256"]
-        if classified != opened:
+        classified_sha256 = saved.classify.provenance["model"].get("weights_sha256")
+        opened_sha256 = report.provenance["model"]["weights_sha256"]
+        if classified_sha256 != opened_sha256:
             raise InputError(
-                f"{visible(roles)} is of other weights ({visible(classified)[:12]}) than "
-                f"{loaded.name} ({visible(opened)[:12]}); classify this model, or leave --roles "
-                "out."
+                f"{visible(roles)} is of other weights ({visible(classified_sha256)[:12]}) than "
+                f"{loaded.name} ({visible(opened_sha256)[:12]}); classify this model, or leave "
+                "--roles out."
             )
         report = dataclasses.replace(report, classify=saved.classify)
     return report_html(report, live=answers.heads), answers

@@ -1,4 +1,4 @@
-"""Random sets of heads that a set is compared with: as many heads in the same layers."""
+"""Random sets of heads to compare a set of heads with: as many heads in the same layers."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-HeadIndex = tuple[int, int]  # Row of the site, and index of the head in it.
-RANDOM = 19  # Sets that a set is compared with, or all there are,
-FEWEST_SETS = 7  # where there are at least so many: the others of one head in a layer of eight.
-#: Largest share of the heads of a set which a random set may be expected to hold as well.
+HeadIndex = tuple[int, int]  # Row of the site (layer), and index of the head in it
+RANDOM = 19  # Random sets that a set is compared with, at most
+FEWEST_SETS = 7  # And at least: as many as a single head in a layer of eight has
+#: Largest share of a set's heads that a random set may be expected to contain too.
 SHARED = 0.75
-TRIES = 20  # Sets that are drawn for each that is asked for, since some come up again.
+TRIES = 20  # Draws for each set that is needed, since some sets come up again
 
 
 def random_sets(
     removed: Sequence[HeadIndex], heads: Sequence[HeadIndex], seed: int
 ) -> list[list[HeadIndex]]:
-    """Draw RANDOM different sets of as many heads in the same layers, or all there are.
+    """Draw :data:`RANDOM` different sets of as many heads in the same layers, or all there are.
 
-    None where there are few, or where most of a set would be the removed heads again. Another
-    number of heads draws other sets.
+    Returns no set if there are too few, or if most of a set would be the removed heads again. The
+    number of removed heads is part of the seed, so that another number draws other sets.
     """
-    in_layer = Counter(row for row, _ in heads)
+    heads_in_layer = Counter(row for row, _ in heads)
     removed_in_layer = Counter(row for row, _ in removed)
-    shared = sum(count * count / in_layer[row] for row, count in removed_in_layer.items())
+    # Of n heads in a layer, a random set of k shares k * k / n with another one on average.
+    shared = sum(count * count / heads_in_layer[row] for row, count in removed_in_layer.items())
     if shared > SHARED * len(removed):
         return []
     sets = matched_sets(removed, heads, RANDOM, seed * len(heads) + len(removed))
@@ -35,9 +36,9 @@ def random_sets(
 def matched_sets(
     chosen: Sequence[HeadIndex], heads: Sequence[HeadIndex], draws: int, seed: int
 ) -> list[list[HeadIndex]]:
-    """Draw different random sets of as many of the heads in the same layers as ``chosen`` has.
+    """Draw different random sets with as many heads in each layer as ``chosen`` has there.
 
-    The set itself is left out. There are fewer than ``draws`` where the layers have no more sets.
+    The set ``chosen`` itself is left out. Returns fewer than ``draws`` if there are no more sets.
     """
     rng = np.random.default_rng(abs(seed))
     counts = Counter(row for row, _ in chosen)

@@ -1,8 +1,9 @@
-"""The server of ``headscope serve``: one page, one address that answers, nothing written down.
+"""The server of ``headscope serve``: one page, one address that answers its questions.
 
-It listens on 127.0.0.1 only. Every request must name this machine as its host, and carry the token
-that the printed address has; a request to answer must come from the page itself. So neither another
-machine, nor another user who does not know the address, nor a page of another site can ask.
+Nothing that is typed is written down. The server listens on 127.0.0.1 only. Every request must name
+this machine as its host, and carry the token that the printed address has; a question must come
+from the page itself. So neither another machine, nor another user who does not know the address,
+nor a page of another site can ask.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+#: Answers a question: called with texts and the names of the heads that are off.
 Ask = Callable[[list[str], list[str]], dict[str, Any]]
 
 
 class Worker:
-    """One thread that answers one question after the other; it does not keep the program alive."""
+    """A thread that answers one question after the other, and does not keep the program alive."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -54,12 +56,13 @@ class Worker:
         threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
 
     def answer(self, texts: list[str], off: list[str]) -> asyncio.Future[dict[str, Any]]:
-        """Return the answer to come; raises queue.Full where too many wait."""
+        """Return the future answer; raises queue.Full if too many questions wait."""
         future = Future[dict[str, Any]]()
         self._waiting.put_nowait((future, texts, off))
         return asyncio.wrap_future(future)
 
     def _work(self) -> None:
+        """Answer questions for ever."""
         while True:
             future, texts, off = self._waiting.get()
             if not future.set_running_or_notify_cancel():  # its browser has gone
@@ -75,12 +78,12 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
     worker = Worker(ask)
     origins = {f"http://{name}:{port}" for name in (HOST, "localhost")}
 
-    def known(sent: str | None) -> bool:
+    def is_token(sent: str | None) -> bool:
         return secrets.compare_digest((sent or "").encode(), token.encode())
 
     async def show(request: Request) -> Response:
-        """Send the page to who knows the token."""
-        if not known(request.query_params.get("token")):
+        """Send the page to whoever knows the token."""
+        if not is_token(request.query_params.get("token")):
             return PlainTextResponse(
                 "Open the whole address that headscope serve printed: its token is missing here.",
                 403,
@@ -89,11 +92,13 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
         return HTMLResponse(page, headers=_HEADERS)
 
     async def answer(request: Request) -> Response:
-        """Answer a question, or say in a sentence why not: what the page shows in its place."""
-        # Who asks
-        if request.headers.get("origin") not in origins or not known(request.headers.get("token")):
+        """Answer a question, or send a sentence that the page shows in place of an answer."""
+        # Check who asks.
+        from_page = request.headers.get("origin") in origins
+        if not from_page or not is_token(request.headers.get("token")):
             return _sentence("This request does not come from the page of this server.", 403)
-        # What is asked
+
+        # Read the question.
         body = b""
         try:
             async with asyncio.timeout(SLOWEST):
@@ -107,14 +112,15 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
             texts, off = _question(body)
         except InputError as error:
             return _sentence(str(error), 400)
-        # The answer
+
+        # Answer it.
         try:
             return JSONResponse(await worker.answer(texts, off), headers=_HEADERS)
         except queue.Full:
             return _sentence("Too many requests wait already; try again in a moment.", 503)
-        except HeadscopeError as error:  # of the text, not of the request
+        except HeadscopeError as error:  # the text cannot be answered
             return _sentence(str(error), 200)
-        except Exception as error:  # of the model on this text: the page says it, and goes on
+        except Exception as error:  # the model fails on this text: the page shows it and goes on
             why = visible(reason(error)).rstrip(".")
             return _sentence(f"The model cannot answer this: {why}.", 200)
 
@@ -141,15 +147,16 @@ def _question(body: bytes) -> tuple[list[str], list[str]]:
 
 
 def _sentence(text: str, status: int) -> JSONResponse:
-    """Answer with an error that the page shows; half of a character becomes a question mark."""
-    text = text.encode("utf-8", "replace").decode()
+    """Answer with an error that the page shows."""
+    text = text.encode("utf-8", "replace").decode()  # half of a character becomes a question mark
     return JSONResponse({"error": text}, status, headers=_HEADERS)
 
 
-def bound(port: int) -> socket.socket:
-    """Take a port of this machine, any free one for 0; raises InputError where it is taken.
+def open_port(port: int) -> socket.socket:
+    """Take a port of this machine, any free one for 0; raises InputError if it is taken.
 
-    Who connects from now on waits for an answer and is not refused: the address is shown at once.
+    From now on, whoever connects waits for an answer and is not refused: so the address may be
+    shown before the server runs.
     """
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -158,19 +165,17 @@ def bound(port: int) -> socket.socket:
         listening.listen()
     except (OSError, OverflowError) as error:
         listening.close()
-        reason = getattr(error, "strerror", None) or "ports are 0 to 65535"
-        raise InputError(
-            f"Port {port} cannot be used ({reason}); give another with --port."
-        ) from None
+        why = getattr(error, "strerror", None) or "ports are 0 to 65535"
+        raise InputError(f"Port {port} cannot be used ({why}); give another with --port.") from None
     return listening
 
 
 def run(page: str, ask: Ask, listening: socket.socket, token: str) -> NoReturn:
-    """Serve until Ctrl-C, which ends a computation that is under way too, as KeyboardInterrupt."""
+    """Serve until Ctrl-C, then raise KeyboardInterrupt, even while a question is answered."""
     app = application(page, ask, token=token, port=listening.getsockname()[1])
     settings = uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=0
     )
     uvicorn.Server(settings).run(sockets=[listening])
-    # uvicorn has raised the signal again by now, but where a shell told the program to ignore it.
+    # uvicorn raises the interrupt itself, unless a shell told the program to ignore the signal.
     raise KeyboardInterrupt

@@ -22,11 +22,11 @@ from headscope.removal.card import (
     card_text,
     hub_task,
     inherited_header,
-    nameless,
     sentence_code,
     sentence_tags,
     table,
     transformers_code,
+    without_folders,
 )
 from headscope.removal.metric_words import METRIC_NAMES, number, span
 from headscope.stats.estimate import Estimate
@@ -64,7 +64,7 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
     return card_text(
         _header(result, loaded, point, title, sentences),
         title,
-        " ".join([nameless(verdict(result)), speed_sentence(speed), MADE_BY]),
+        " ".join([without_folders(verdict(result)), speed_sentence(speed), MADE_BY]),
         codes=snippets(saved.opens, loaded, sentences=sentences),
         sections={
             "Heads removed": table(
@@ -145,7 +145,7 @@ def _heads_of_layers(point: Point, loaded: LoadedModel) -> Iterator[tuple[str, s
     removed: dict[tuple[str, int], list[int]] = {}
     for *stack, layer, head in point.heads_removed:
         removed.setdefault((stack[0] if stack else "encoder", layer), []).append(head)
-    for site in (loaded.whole or loaded).sites:
+    for site in loaded.with_all_stacks.sites:
         heads = removed.get((site.stack, site.layer), [])
         names = ", ".join(f"H{head}" for head in heads) or "none"
         heads_left = f"{site.n_heads - len(heads)} of {site.n_heads}"
@@ -166,7 +166,8 @@ def _what_it_costs(result: PruneResult, point: Point, saved: SavedModel) -> str:
         f"as too long{drawn}."
     )
     warnings = [
-        f"> {markdown(nameless(warning))}" for warning in (*result.warnings, *warnings_of(result))
+        f"> {markdown(without_folders(warning))}"
+        for warning in (*result.warnings, *warnings_of(result))
     ]
     return "\n\n".join([table(columns, _cost_rows(result, point, saved)), measured_on, *warnings])
 

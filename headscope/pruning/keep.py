@@ -143,7 +143,7 @@ def _reopened(path: Path, original: LoadedModel) -> LoadedModel:
         task_head=original.task_head,
     )
     check_embeds(reopened, path)
-    if original.whole is not None:
+    if original.view_of is not None:
         reopened = reopened.only(original.stacks[0])
     if original.pooling.origin == "option":
         reopened = reopened.pooled_by(original.pooling.modes[0])

@@ -278,7 +278,7 @@ def original_names(loaded: LoadedModel, heads: Sequence[Head]) -> tuple[Name, ..
 
     The stack is named in models that have more than an encoder.
     """
-    names_stacks = (loaded.whole or loaded).stacks != ("encoder",)
+    names_stacks = loaded.with_all_stacks.stacks != ("encoder",)
     names: list[Name] = []
     for row, index in heads:
         site = loaded.sites[row]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.widest import exact
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import hooked
@@ -106,7 +106,7 @@ def measure_moments(
 
     n_examples = 0
     width = 0
-    give_back()  # what threads that ran the last model have left behind
+    release_memory()  # what threads that ran the last model have left behind
     with hooked(module.register_forward_hook(noting(i)) for i, module in enumerate(modules)):
         for number, batch in enumerate(batches):
             generator = torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**64)
@@ -119,7 +119,7 @@ def measure_moments(
             width = out.shape[-1]
             del out, gradients  # the graph is gone before the next one is made
             uses.clear()
-    give_back()
+    release_memory()
     scale = width / (DIRECTIONS * max(n_examples, 1))  # A unit direction has E[r r^T] = I / d.
     return [layer_sums.moments(scale) for layer_sums in sums]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.analyses.classify.result import HeadRoles
-from headscope.core.heads import layer_name, place_name
+from headscope.core.heads import address_name, layer_name
 from headscope.session.measured import Measured
 from headscope.stats.compared import Setting
 from headscope.stats.effects import estimated_columns
@@ -339,7 +339,7 @@ class PruneResult(Measured):
                     "p_value": point.p_value,
                     "spread": point.spread,
                     **{name: metrics.get(name) for name in other_metrics},
-                    "removed": " ".join(place_name(address) for address in point.heads_removed),
+                    "removed": " ".join(address_name(address) for address in point.heads_removed),
                 }
                 rows.append(row)
         return pd.DataFrame(rows)

@@ -15,7 +15,7 @@ from headscope.artefacts.saving import check_saves, trial_folder
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.processes import alone, current
-from headscope.core.progress import Progress, part_of
+from headscope.core.progress import Progress, progress_of_part
 from headscope.core.serialise import SCHEMA
 from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.curves import Outcome, run_curves, units_by_name, units_without_roles
@@ -277,7 +277,7 @@ def _stacks_apart(opened: Opened, roles: KnownRoles, options: PruneOptions) -> S
     def prune_one(
         stack: str, view: LoadedModel, roles_in_view: Mapping[Head, HeadResult]
     ) -> Outcome:
-        tell = part_of(stack, options.tell)
+        tell = progress_of_part(stack, options.tell)
         return _prune(_pruner(opened, view, roles_in_view, options, tell), opened, options)
 
     return prune_each_stack(opened.loaded, roles.by_place, prune_one)

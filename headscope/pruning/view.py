@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headscope.core.heads import place_name
+from headscope.core.heads import address_name
 from headscope.core.safe_text import visible
 from headscope.pruning.result import Area, AreaGap, PruneResult, way
 from headscope.pruning.sentences import (
@@ -77,7 +77,7 @@ def _removed_map(result: PruneResult) -> Iterator[b.HeadMarks]:
     if leading is None or not result.scores:
         return
     curve, point = leading
-    removed = {place_name(address) for address in point.heads_removed}
+    removed = {address_name(address) for address in point.heads_removed}
     marks: dict[tuple[str, int], tuple[str, str]] = {}
     scores = result.scores[0]
     for layer, row in zip(scores.names, scores.values, strict=True):

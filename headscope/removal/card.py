@@ -1,6 +1,6 @@
-"""What the model cards (README.md of a saved folder) of ``prune`` and ``shrink`` share.
+"""What all model cards (README.md of a saved folder) share: header, text, code that opens it.
 
-The hub's names, the text of a card, code that opens a folder, and what the source's card says.
+The cards themselves are in :mod:`headscope.pruning.card` and :mod:`headscope.shrinking.card`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
 
 CARD = "README.md"
-#: The hub's name of each task of headscope.
+#: What the hub calls the use of a model, by the task that it was measured by.
 HUB_TASKS = {
     "similarity": "sentence-similarity",
     "classification": "text-classification",
@@ -33,8 +33,8 @@ HUB_TASKS = {
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }
-#: The hub's name of what a model with this head is used for, though measured by fidelity.
-_HUB_TASK_OF_HEAD = {
+#: The same by the model's task head, for one that was measured by no task.
+_HUB_TASKS_OF_HEADS = {
     "classification": "text-classification",
     "mlm": "fill-mask",
     "token-classification": "token-classification",
@@ -43,16 +43,16 @@ _HUB_TASK_OF_HEAD = {
 MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
 #: Fields of the source's own card that still hold for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
-#: A path of the machine that the command ran on; its last part is enough.
-ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
+#: An absolute path, and its last part.
+_ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
 
 
 def hub_task(task: str, loaded: LoadedModel) -> str:
-    """Return the hub's name of what a model is used for, by its task and its head."""
+    """Return what the hub calls a model's use, from its task head and the task of the run."""
     if task == "similarity" and gives_one_score(loaded):
         return HUB_TASKS["rerank"]
-    if task == "fidelity" and loaded.task_head in _HUB_TASK_OF_HEAD:
-        return _HUB_TASK_OF_HEAD[loaded.task_head]
+    if task == "fidelity" and loaded.task_head in _HUB_TASKS_OF_HEADS:
+        return _HUB_TASKS_OF_HEADS[loaded.task_head]
     return HUB_TASKS[task]
 
 
@@ -60,7 +60,8 @@ def base_model(source: str) -> str | None:
     """Return the hub id of a source; None for a folder, which the hub would not know."""
     if source == "demo":
         return DEMO
-    return source if is_hub_id(source) and "/" in source and not Path(source).exists() else None
+    on_hub = is_hub_id(source) and "/" in source and not Path(source).exists()
+    return source if on_hub else None
 
 
 def card_text(
@@ -71,16 +72,16 @@ def card_text(
     sections: Mapping[str, str],
     command: str,
 ) -> str:
-    """Put a card together; FOLDER stands for the folder's path in code that opens it.
+    """Put a card together: header, title, opening paragraphs, code, sections, command.
 
-    The command that made the folder ends the card, without this machine's folders.
+    ``codes`` open the folder, whose path is FOLDER in them. ``command`` is the one that made the
+    folder; it is shown without this machine's folders.
     """
     paragraphs = [f"---\n{header.to_yaml().strip()}\n---", f"# {title}", *opening, "## Opening it"]
-    opening_code = [in_folder(code, "path/to/this") for code in codes]
-    paragraphs += [f"```python\n{code}\n```" for code in opening_code]
+    paragraphs += [f"```python\n{in_folder(code, 'path/to/this')}\n```" for code in codes]
     for name, text in sections.items():
         paragraphs += [f"## {name}", text]
-    shown_command = nameless(visible(command).replace("```", ""))
+    shown_command = without_folders(visible(command).replace("```", ""))
     paragraphs.append(f"```sh\n{shown_command}\n```")
     return "\n\n".join(paragraphs) + "\n"
 
@@ -92,14 +93,14 @@ def sentence_tags(loaded: LoadedModel) -> list[str]:
 
 
 def _is_cross_encoder(loaded: LoadedModel) -> bool:
-    """Whether sentence-transformers reads a head of the model, and pools no states."""
+    """Whether sentence-transformers opens the model as a CrossEncoder: it pools no states."""
     return loaded.task_head == "classification" and loaded.pooling.origin != MODULES
 
 
 def sentence_code(loaded: LoadedModel, options: str = "") -> str:
-    """Return three lines that open a folder by sentence-transformers.
+    """Return three lines that open FOLDER by sentence-transformers and run a sentence.
 
-    ``options`` of the class are appended to its first argument, with a comma before them.
+    ``options`` are further arguments of the class, with a comma before them.
     """
     name = "SentenceTransformer"
     call = 'encode(["A sentence."]).shape'
@@ -114,7 +115,10 @@ def sentence_code(loaded: LoadedModel, options: str = "") -> str:
 
 
 def transformers_code(loaded: LoadedModel, opens: str) -> str:
-    """Return three lines that open a folder's weights and run a sentence through them."""
+    """Return three lines that open FOLDER by transformers and run a sentence.
+
+    ``opens`` says what has to open it: :data:`REMOTE`, a modelling file in the folder, or not.
+    """
     head = loaded.task_head
     name = loaded.auto_class.__name__
     trust = ", trust_remote_code=True" if opens == REMOTE else ""
@@ -130,7 +134,7 @@ def transformers_code(loaded: LoadedModel, opens: str) -> str:
 
 
 def in_folder(code: str, folder: str) -> str:
-    """Put the folder's path into code that opens it."""
+    """Put a path in place of FOLDER."""
     return code.replace("FOLDER", visible(Path(folder).as_posix()))
 
 
@@ -140,9 +144,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def nameless(text: str) -> str:
-    """Leave the folders out of paths of this machine."""
-    return ABSOLUTE.sub(r"\1", text)
+def without_folders(text: str) -> str:
+    """Shorten absolute paths of this machine to their last part."""
+    return _ABSOLUTE.sub(r"\1", text)
 
 
 def inherited_header(loaded: LoadedModel) -> dict[str, Any]:
@@ -154,10 +158,12 @@ def inherited_header(loaded: LoadedModel) -> dict[str, Any]:
         header = metadata_load(card)
     except Exception:  # a card is prose: whatever is wrong with its header is no error of ours
         return {}
+    if not isinstance(header, Mapping):
+        return {}
     inherited = {}
     for name in _INHERITED:
-        value = header.get(name) if isinstance(header, Mapping) else None
-        names = value if isinstance(value, list) else [value]
-        if names and all(isinstance(item, str) for item in names):
+        value = header.get(name)
+        texts = value if isinstance(value, list) else [value]
+        if texts and all(isinstance(text, str) for text in texts):
             inherited[name] = value
     return inherited

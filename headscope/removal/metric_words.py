@@ -1,6 +1,6 @@
-"""What the metrics of tasks are called, how many digits mean something, and what a loss is called.
+"""Metrics in words: their names, their numbers with the digits that mean something, their changes.
 
-The sentences that the terminal, the report and model cards share are here, so that they agree.
+The terminal, the report and model cards share these sentences, so that they agree.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METRIC_NAMES = {
     "bleu": "BLEU",
     "bleu_characters": "BLEU of characters",
 }
-#: The same in a sentence; metrics that are not listed go by their key.
+#: The same in a sentence; a metric that is missing here is called by its key.
 SHORT_NAMES = {
     "cosine": "the cosine",
     "loss": "the loss",
@@ -46,14 +46,14 @@ _LOSSES = ("loss", "kl", "squared_change")
 
 
 def scale_of(metric: str) -> float | None:
-    """Return the best value that a metric can have: 1 or 100; None for a loss: less is better."""
+    """Return the best value that a metric can have, 1 or 100; None if less is better."""
     if metric in _LOSSES:
         return None
     return 1.0 if metric == "cosine" else 100.0
 
 
 def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
-    """Write a value of a metric with the digits that mean something; ``short`` drops the last."""
+    """Write a value of a metric with the digits that mean something."""
     if value is None:
         return "-"
     digits = 2
@@ -86,18 +86,22 @@ def amount(value: float, metric: str) -> str:
 
 
 def change_words(metric: str, change: Estimate | None) -> str:
-    """Say what a paired interval allows to be said: how much is lost at most, or what is gained."""
+    """Say, from a change's interval, how much is lost at most; or what is gained, if it must be."""
     name = SHORT_NAMES.get(metric, metric)
     if change is None or change.value is None or change.interval is None:
         return "what is lost at most is not known"
     low, high = change.interval
     less_is_better = scale_of(metric) is None
     most_lost = 0.0 + (high if less_is_better else -low)  # no -0.0
+
+    # The whole interval lies on the better side: something is gained.
     if most_lost < 0:
         smaller, larger = sorted((abs(low), abs(high)))
         interval = f"{number(smaller, metric)} to {number(larger, metric)}"
         verb = "falls" if change.value < 0 else "rises"
         return f"{name} {verb} by {amount(abs(change.value), metric)} (95%: {interval})"
+
+    # Something may be lost.
     lost = amount(most_lost, metric)
     if not lost.startswith("less"):
         lost = f"at most {lost}"

@@ -5,14 +5,14 @@ that take turns see the same of it, so what is compared is always what ran side 
 pairs of runs, first one and then the other. The estimate is the median of the ratio whole / cut
 over pairs: a run that was interrupted spoils one pair.
 
-Pairs that follow each other still resemble each other, and where the machine has several paces the
-ratio has several values, each for a while. No resampling of a few such stretches knows how many
-more there are. So the run is cut into :data:`PARTS` parts that follow each other, and the interval
-reaches from the lowest to the highest of their medians: its lower end lies above the true median
-only if all of them do. Where pairs do not resemble each other the probability of that is 2^-12, far
-less than 2.5%; the rest is for pairs that do. ``tests/bench/speeds.py`` counts how often either end
-is wrong, on machines of several kinds. What holds for longer than the whole run (a machine that is
-slow for minutes) no run can see.
+Pairs close in time still resemble each other: where a machine changes its pace, the ratio has one
+value for a while and then another, and a bootstrap over pairs would not know how many more such
+values there are. So the run is cut into :data:`PARTS` consecutive parts, and the interval reaches
+from the lowest to the highest of their medians: its lower end lies above the true median only if
+all of the parts' medians do. For independent pairs the probability of that is 2^-12, far less than
+2.5%; the margin is for pairs that resemble each other. ``tests/bench/speeds.py`` counts how often
+either end is wrong, on machines of several kinds. What lasts longer than the whole run (a machine
+that is slow for minutes) no run can see.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from headscope.artefacts.onnx_graph import RuntimeFile
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
 from headscope.data.token_rows import Padded, Row, padded
+from headscope.models.run.implementation import own_implementation, use_implementation
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import own_implementation, use_implementation
 from headscope.stats.estimate import Estimate
 
-PARTS = 12  # Parts of a run whose medians the interval holds
-ENOUGH = 5 * PARTS  # Pairs of runs that an interval needs
-FEWEST = ENOUGH  # Rounds, each a pair of runs, at least
-_MOST_FACTOR = 2  # At most so many times the fewest rounds
-_BATCHES = 3  # Batches that each model runs in a round
-_SECONDS = 15.0  # No round is started later than this, once there are the fewest
+PARTS = 12  # Consecutive parts of a run, whose medians the interval spans
+ENOUGH = 5 * PARTS  # Rounds (pairs of runs) that an interval needs
+FEWEST = ENOUGH  # Rounds of a run, at least
+_MOST = 2  # Rounds of a run, at most, as a multiple of the fewest
+_BATCHES = 3  # Batches in a round
+_SECONDS = 15.0  # After which no further round is started, if there are the fewest
 
-Pass = Callable[[], object]  # One whole pass of one model over one batch
+Pass = Callable[[], object]  # Runs one model over one batch
 #: A model, what runs in its place (itself, or a file of a runtime), and its rows of tokens.
 TimedModel = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
 
@@ -51,12 +51,12 @@ TimedModel = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
 class Times(NamedTuple):
     """How fast a model is."""
 
-    speed: Estimate  # Time of the whole model in torch / its own, over pairs of runs
+    speed: Estimate  # How many times as fast as the whole model in torch, over pairs of runs
     ms: Estimate  # Milliseconds a text, at the machine's pace during these runs
-    ms_of_whole: Estimate
+    ms_of_whole: Estimate  # The same of the whole model
 
     def of_whole(self) -> Times:
-        """Return the times of the whole model in torch."""
+        """Return the times of the whole model itself."""
         return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
 
 
@@ -66,17 +66,14 @@ def times(
     """Time a model in turns with the whole one, each on batches of its own tokens.
 
     Each runs as a user would run it: without gradients, with transformers' own attention (SDPA, or
-    eager of a family that has no other), the pooling included, as it is in an exported graph.
+    eager for a family that has nothing else), the pooling included, as it is in an exported graph.
     Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds.
     """
-    # The same texts for both, each model with its own tokens.
     timed = [full_model] if cut is None else [full_model, cut]
     _, _, full_rows = full_model
-    texts_of_batches = spread_batches(full_rows, batch_size)
-    n_texts = sum(len(texts) for texts in texts_of_batches)
-
-    # Prepare the passes of each model, and run them in turns.
-    runs: list[list[Pass]] = []
+    batches_of_texts = typical_batches(full_rows, batch_size)
+    n_texts = sum(len(texts) for texts in batches_of_texts)
+    runs: list[list[Pass]] = []  # By model and batch
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
         for model, served, rows in timed:
@@ -84,16 +81,14 @@ def times(
                 implementation = own_implementation(served.network)
                 stack.enter_context(use_implementation(served.network, implementation))
             passes: list[Pass] = []
-            for texts in texts_of_batches:
+            for texts in batches_of_texts:
                 batch = padded([rows[text] for text in texts], model.pad_id, model.device)
-                passes.append(partial(_pass, served, batch))
+                passes.append(partial(_run_batch, served, batch))
             runs.append(passes)
         fewest = longer * FEWEST
-        seconds = in_turns(
-            runs, fewest=fewest, most=_MOST_FACTOR * fewest, seconds=longer * _SECONDS
+        seconds = timed_in_turns(
+            runs, fewest=fewest, most=_MOST * fewest, seconds=longer * _SECONDS
         )
-
-    # Compare them round by round.
     by_round = seconds.sum(axis=2)  # (rounds, models)
     whole_seconds = by_round[:, 0]
     cut_seconds = by_round[:, -1]
@@ -104,7 +99,7 @@ def times(
     )
 
 
-def in_turns(
+def timed_in_turns(
     runs: Sequence[Sequence[Pass]],
     *,
     fewest: int,
@@ -114,15 +109,16 @@ def in_turns(
 ) -> Array:
     """Return the seconds of every pass, (rounds, models, batches).
 
-    ``runs`` holds the passes of each model over its batches. In each round every model runs each of
-    its batches once, after one pass over its first batch that is not counted, since the model
-    before has filled the caches with its own weights. The order of the models turns round from
-    round to round. No round is started after ``seconds``, once there are ``fewest``; that never
-    depends on which model was faster.
+    In each round every model runs each of its batches once. Before that it runs its first batch
+    without being timed, since the model before it has filled the caches with other weights. The
+    models' order is reversed from round to round. Once there are ``fewest`` rounds, none is started
+    after ``seconds``; so the number of rounds never depends on which model was faster.
     """
-    for passes in runs:  # the first pass of a shape compiles products
+    # Run everything once: the first pass of a shape compiles products.
+    for passes in runs:
         for run_once in passes:
             run_once()
+
     rounds: list[list[list[float]]] = []
     start = clock()
     while len(rounds) < fewest or (len(rounds) < most and clock() - start < seconds):
@@ -142,9 +138,9 @@ def in_turns(
 
 
 def length_batches(rows: Sequence[Row], size: int, seed: int | None = None) -> list[list[int]]:
-    """Return batches of text indices, of ``size`` texts sorted by length as programs that pad do.
+    """Return batches of text indices, sorted by length, as is usual for little padding.
 
-    Texts of one length stand in the order of the data, or in one that is drawn with ``seed``.
+    Texts of equal length stand in the order of the data, or in one that is drawn with ``seed``.
     """
     order = list(range(len(rows)))
     if seed is not None:
@@ -153,10 +149,10 @@ def length_batches(rows: Sequence[Row], size: int, seed: int | None = None) -> l
     return [order[first : first + size] for first in range(0, len(order), size)]
 
 
-def spread_batches(rows: Sequence[Row], size: int) -> list[list[int]]:
-    """Return batches of text indices with the evaluation texts' own mixture of lengths.
+def typical_batches(rows: Sequence[Row], size: int) -> list[list[int]]:
+    """Return a few batches of text indices that stand for the texts' own mixture of lengths.
 
-    A few of :func:`length_batches` are taken evenly from the shortest to the longest.
+    They are taken from :func:`length_batches`, evenly from the shortest to the longest.
     """
     batches = length_batches(rows, size)
     full_batches = [batch for batch in batches if len(batch) == size] or batches
@@ -164,8 +160,8 @@ def spread_batches(rows: Sequence[Row], size: int) -> list[list[int]]:
     return [full_batches[i] for i in sorted({int(middle) for middle in middles})]
 
 
-def _pass(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
-    """Run one batch as a user would: outputs are pooled where there is no task head."""
+def _run_batch(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
+    """Run one batch as a user would: without a task head, outputs are pooled."""
     if not isinstance(served, LoadedModel):
         served.run(*batch.inputs)
         return
@@ -173,7 +169,8 @@ def _pass(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
     hidden, logits = served.run(*batch.inputs, **decoder)
     if logits is None:
         served.pooling.embed(hidden, batch.hidden_mask)
-    if hidden.device.type == "cuda":  # devices that work on their own finish first
+    # Wait for a device that computes beside Python.
+    if hidden.device.type == "cuda":
         torch.cuda.synchronize(hidden.device)
     elif hidden.device.type == "mps":
         torch.mps.synchronize()
@@ -182,16 +179,15 @@ def _pass(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
 def median_interval(values: ArrayLike) -> Estimate:
     """Return the median of numbers measured one after the other, with an interval for it.
 
-    The interval reaches from the lowest to the highest median of :data:`PARTS` parts of the series,
-    each of numbers that follow each other. It has no ends where there are fewer numbers than
-    :data:`ENOUGH`, and where no part differs from another but by rounding: a clock with too few
-    digits says nothing about noise.
+    The interval reaches from the lowest to the highest median of :data:`PARTS` consecutive parts of
+    the series. There is none for fewer than :data:`ENOUGH` numbers, nor if the parts differ by no
+    more than rounding: a clock with too few digits says nothing about noise.
     """
     series = np.asarray(values, dtype=float)
     median = float(np.median(series))
     if len(series) < ENOUGH:
         return Estimate(median)
-    medians = [float(np.median(stretch)) for stretch in np.array_split(series, PARTS)]
+    medians = [float(np.median(numbers)) for numbers in np.array_split(series, PARTS)]
     low = min(medians)
     high = max(medians)
     if high - low <= EPS * abs(median):

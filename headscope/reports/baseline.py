@@ -78,7 +78,7 @@ def read_measurements(path: Path) -> Measurements:
 # --- the file ---
 
 _VERSION = 3
-#: The fields of a row that the file holds; section, where, name and point lead to them.
+#: What the file holds of a number besides its value; section, where, name and point lead there.
 _NUMBER_FIELDS = ("low", "high", "better", "of_pruning")
 
 
@@ -103,9 +103,10 @@ def baseline_json(measurements: Measurements) -> str:
             continue
         named = facts.setdefault(row.section, {}).setdefault(row.where, {})
         if row.point:
-            named.setdefault(row.name, {"points": {}})["points"][row.point] = _plain(row)
+            curve = named.setdefault(row.name, {"points": {}})
+            curve["points"][row.point] = _fact(row)
         else:
-            named[row.name] = _plain(row)
+            named[row.name] = _fact(row)
     conditions = {
         section: tuple((kind, name, *condition) for (kind, name), condition in stated.items())
         for section, stated in measurements.conditions.items()
@@ -115,7 +116,7 @@ def baseline_json(measurements: Measurements) -> str:
     return text.replace('},"', '},\n"') + "\n"  # lines, so that version control shows what moved
 
 
-def _plain(row: Row) -> Any:
+def _fact(row: Row) -> Any:
     """Write what came out: words, labels, or a number without what its fields are by default."""
     if row.words is not None:
         return row.words

@@ -58,32 +58,31 @@ class AllowedDrop:
 
 
 def drop_guards_nothing(drop: AllowedDrop, metric: str, *, with_units: bool = True) -> str:
-    """Say why a drop would never stop a bad change, and what to give; empty if it would.
+    """Say why an allowed drop is so large that it would stop nothing; empty where it is not.
 
-    ``with_units`` says whether a share or points can be given in its place.
+    The reason also says what to give; ``with_units`` says whether that may be a share or points.
     """
     name = visible(metric)
     scale = scale_of(metric)
-    if scale is None:
-        # A loss has no scale that a point would be a hundredth of, and it may more than double.
+    if scale is None:  # a loss, which may more than double
         if drop.unit == "points":
             return f"a {name} has no points; give a share of it, such as 2%, or nats, such as 0.05"
-        most = math.inf if drop.unit else _TOO_MUCH_OF_A_LOSS
-        goes = "has no end"
+        too_much = math.inf if drop.unit else _TOO_MUCH_OF_A_LOSS
+        extent = "has no end"
         instead = "nats, such as 0.05"
     else:
-        most = 100.0 if drop.unit else _TOO_MUCH * scale
-        goes = f"goes up to {scale:g}"
+        too_much = 100.0 if drop.unit else _TOO_MUCH * scale
+        extent = f"goes up to {scale:g}"
         instead = f"points, such as 0.5points, or a number below {_TOO_MUCH * scale:g}"
-    if drop.amount < most:
+    if drop.amount < too_much:
         return ""
     if not with_units:
-        return f"{name} {goes}; give less than {most:g}"
-    return f"{name} {goes}; give a share of its old value, such as 2%, or {instead}"
+        return f"{name} {extent}; give less than {too_much:g}"
+    return f"{name} {extent}; give a share of its old value, such as 2%, or {instead}"
 
 
 def minimum_guards_nothing(minimum: float, metric: str) -> str:
-    """Say why a least value was meant as a share of 1, where the metric goes up to 100."""
+    """Say that a least value was meant as a share of 1, where the metric goes up to 100."""
     if scale_of(metric) == 100 and 0 < minimum < 1:
         return f"{visible(metric)} goes up to 100; give {100 * minimum:g}"
     return ""

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 from headscope.core.errors import InputError
 from headscope.core.safe_text import listed, visible
@@ -49,8 +50,8 @@ def changes_between(
     new_rows = _rows_of(new, sections)
     pairs = [(row, new_rows[key]) for key, row in old_rows.items() if key in new_rows]
 
-    # Numbers: points of curves are summed up by curve, the metric of pruning is always named, and
-    # of all others those are that moved beyond doubt.
+    # Numbers. Points of curves are summed up by curve; the metric of pruning is always named, other
+    # numbers only where they moved beyond doubt.
     moved = list(_moved_numbers(pairs, tolerance))
     single = [(row, change) for row, change in moved if not row.point]
     metrics = [change for row, change in single if row.of_pruning]
@@ -205,6 +206,10 @@ def _curve_changes(
 # --- words and labels ---
 
 
+#: Stands for the labels of a head that one of the two does not have.
+_NO_HEAD = Row("", "", "", labels=(), primary="no such head")
+
+
 def _word_changes(pairs: Iterable[_Pair]) -> Iterator[TextChange]:
     for row, new_row in pairs:
         if row.words is not None and new_row.words is not None and row.words != new_row.words:
@@ -236,10 +241,6 @@ def _label_changes(old_rows: _Rows, new_rows: _Rows) -> Iterator[SetChange]:
             )
 
 
-#: Stands for the labels of a head that one of the two does not have.
-_NO_HEAD = Row("", "", "", labels=(), primary="no such head")
-
-
 # --- what only one of the two has, and what nothing else names ---
 
 
@@ -269,23 +270,21 @@ def _other_values(old: Measurements, new: Measurements, sections: Iterable[str])
     """Return the first paths of values that differ in the files as they were written."""
     if not old.raw or not new.raw:
         return ()
-    paths: list[str] = []
-    for name in sections:
-        _add_differing_paths(old.raw[name], new.raw[name], name, paths)
-    return tuple(paths[:_MOST_PATHS])
+    by_section = (_differing_paths(old.raw[name], new.raw[name], name) for name in sections)
+    return tuple(islice(chain.from_iterable(by_section), _MOST_PATHS))
 
 
-def _add_differing_paths(old: object, new: object, path: str, paths: list[str]) -> None:
-    """Add the path of every value that differs, but not when and how the runs were called."""
+def _differing_paths(old: object, new: object, path: str) -> Iterator[str]:
+    """Yield the path of every value that differs, but not when and how the runs were called."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old | new:
             if key not in _CALL:
-                _add_differing_paths(old.get(key), new.get(key), f"{path}.{key}", paths)
+                yield from _differing_paths(old.get(key), new.get(key), f"{path}.{key}")
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, (old_item, new_item) in enumerate(zip(old, new, strict=True)):
-            _add_differing_paths(old_item, new_item, f"{path}[{i}]", paths)
+            yield from _differing_paths(old_item, new_item, f"{path}[{i}]")
     elif type(old) is float and type(new) is float:
         if not _is_same(old, new):
-            paths.append(path)
+            yield path
     elif old != new:
-        paths.append(path)
+        yield path

@@ -18,7 +18,7 @@ from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import to_dict
 from headscope.reports.baseline import measurements_of
-from headscope.reports.changes import TOLERANCE, changes_between
+from headscope.reports.changes import TOLERANCE, apart, changes_between
 from headscope.reports.conditions import conditions_of, size_of, unequal_conditions
 from headscope.reports.reading import Results, read_results, results_of
 from headscope.reports.result import (
@@ -96,7 +96,7 @@ def side_by_side(
             f"{visible(report.name)} has {', '.join(report.sections)}" for report in reports
         ]
         raise InputError(f"These reports have nothing in common to compare: {'; '.join(contents)}.")
-    sections = [name for name in SECTIONS if any(name in report.sections for report in reports)]
+    sections = _sections_of(reports)
     return CompareResult(
         reports=tuple(
             _described(label, report, sections)
@@ -114,8 +114,12 @@ def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
         {section: conditions_of(report, section) for section in report.sections}
         for report in reports
     ]
-    sections = [name for name in SECTIONS if any(name in run for run in runs)]
-    return tuple(unequal_conditions(runs, sections, same_model=False))
+    return tuple(unequal_conditions(runs, _sections_of(reports), same_model=False))
+
+
+def _sections_of(reports: Sequence[Results]) -> list[str]:
+    """List the sections that any of the reports has, in the order of a report."""
+    return [name for name in SECTIONS if any(name in report.sections for report in reports)]
 
 
 def _changes(
@@ -172,6 +176,25 @@ def _key_numbers(section: str, report: Results) -> dict[str, ComparedCell]:
     return {
         number.what: ComparedCell(number.text, number.control, number.number) for number in numbers
     }
+
+
+def is_apart(row: ComparedRow) -> bool:
+    """Whether the reports that have a row clearly differ: by their intervals, or in words."""
+    cells = [cell for cell in row.cells if cell is not None]
+    intervals = [cell.number.interval for cell in cells]
+    known = [interval for interval in intervals if interval is not None]
+    if known and len(known) == len(cells):
+        return apart(known)
+    are_words = all(cell.number.value is None for cell in cells)
+    return are_words and len({cell.text for cell in cells}) > 1
+
+
+def is_changed(row: ComparedRow) -> bool:
+    """Whether all reports have a row and it changed: beyond its intervals, where it has any."""
+    cells = [cell for cell in row.cells if cell is not None]
+    if any(cell.number.interval is not None for cell in cells):
+        return is_apart(row)
+    return len(cells) == len(row.cells) and len({cell.text for cell in cells}) > 1
 
 
 # --- the reports ---

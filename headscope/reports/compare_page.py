@@ -8,13 +8,13 @@ from typing import Any
 
 from headscope.core.safe_text import visible
 from headscope.core.serialise import to_json
+from headscope.reports.compare import is_changed
 from headscope.reports.compare_view import (
     SAME,
     cell_texts,
     compare_csv,
     compare_markdown,
     described,
-    is_changed,
     run_differences,
     short_name,
 )
@@ -39,7 +39,7 @@ _STYLE = """
 
 
 def compare_html(result: CompareResult) -> str:
-    """Write the page; the same result gives the same text."""
+    """Fill in the page's template; the same result gives the same text."""
     classified = [report for report in result.reports if report.heads]
     return rendered(
         "compare.html.j2",
@@ -80,13 +80,14 @@ def _script_data(classified: Sequence[Compared]) -> dict[str, Any]:
     """Return what the page's script shows of a head: its sentence and its mean attention.
 
     ``differ`` names the heads whose role is not the same in all reports; the first of them is
-    selected.
+    selected, else the first head.
     """
     models = [{head.name: _head_data(head) for head in report.heads} for report in classified]
     roles = [{head.name: head.primary for head in report.heads} for report in classified]
-    names = list(roles[0]) if roles else [""]
+    names = list(roles[0]) if roles else []
     differ = [name for name in names if len({primary.get(name) for primary in roles}) > 1]
-    return {"models": models, "first": (differ or names)[0], "side": SIDE, "differ": differ}
+    selected = next(iter([*differ, *names]), "")
+    return {"models": models, "first": selected, "side": SIDE, "differ": differ}
 
 
 def _head_data(head: ComparedHead) -> dict[str, str]:
@@ -94,7 +95,7 @@ def _head_data(head: ComparedHead) -> dict[str, str]:
 
 
 def _map(report: Compared) -> tuple[Any, ...]:
-    """Return a report's label and name, the columns of its map, and its rows of heads."""
+    """Return what the template draws a map of: label, name, columns, and rows of heads."""
     heads = {(head.layer, head.head): head for head in report.heads}
     last_layer = max(layer for layer, _ in heads)
     rows = head_rows(heads, range(last_layer + 1))

@@ -1,6 +1,6 @@
 """Several reports side by side, drawn: in the terminal, in Markdown and as CSV.
 
-Also the words that the page (``compare_page``) shares with them.
+The words come first, since the page (``compare_page``) shares them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.core.safe_text import markdown, visible
-from headscope.reports.changes import apart
+from headscope.reports.compare import is_apart
 from headscope.reports.diff_view import (
     RunDifference,
     diff_markdown,
@@ -64,25 +64,6 @@ def cell_texts(cell: ComparedCell | None) -> tuple[str, str]:
     if cell is None:
         return "-", ""
     return visible(cell.text), "" if cell.control == "-" else visible(cell.control)
-
-
-def is_apart(row: ComparedRow) -> bool:
-    """Whether the reports that have a row clearly differ: by their intervals, or in words."""
-    cells = [cell for cell in row.cells if cell is not None]
-    intervals = [cell.number.interval for cell in cells]
-    known = [interval for interval in intervals if interval is not None]
-    if known and len(known) == len(cells):
-        return apart(known)
-    are_words = all(cell.number.value is None for cell in cells)
-    return are_words and len({cell.text for cell in cells}) > 1
-
-
-def is_changed(row: ComparedRow) -> bool:
-    """Whether all reports have a row and it changed: beyond its intervals, where it has any."""
-    cells = [cell for cell in row.cells if cell is not None]
-    if any(cell.number.interval is not None for cell in cells):
-        return is_apart(row)
-    return len(cells) == len(row.cells) and len({cell.text for cell in cells}) > 1
 
 
 # --- the terminal ---

@@ -1,7 +1,8 @@
 """The conditions under which results were measured: schema, model, data and settings.
 
-Numbers can be compared only where these are equal, so every difference between them is said first.
-Another path to the same weights or to the same text is no other model or text.
+``conditions_of`` reads them off a result, ``unequal_conditions`` compares those of several. Numbers
+can be compared only where these are equal, so every difference between them is said first. Another
+path to the same weights or to the same text is no other model or text.
 """
 
 from __future__ import annotations
@@ -139,22 +140,23 @@ def unequal_conditions(
 ) -> list[Unlike]:
     """List the conditions that differ between the runs that have a section, each once.
 
-    ``runs`` are the conditions of each by section. Where the model or the data differ, their
-    names are part of that difference. ``same_model`` says whether the model should be the same.
+    ``runs`` are the conditions of each by section. ``same_model`` says whether the model should be
+    the same; what differs between models by nature is left out where it should not.
     """
-    #: The sections that each difference concerns.
+    # By difference (kind, name, text of each run): the sections that it concerns
     concerned: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for section in sections:
-        of_runs = [run.get(section) for run in runs]  # None where a run lacks the section
-        different = _different_keys([stated for stated in of_runs if stated is not None])
+        by_run = [run.get(section) for run in runs]  # None where a run lacks the section
+        different = _different_keys([stated for stated in by_run if stated is not None])
         for kind, name in different:
             is_of_model = kind == "model" or name in _OF_THE_MODEL
+            # "model id" says nothing more where "model" itself differs.
             is_said_already = (name.partition(" ")[0], "") in different
             if is_said_already or (is_of_model and not same_model):
                 continue
             texts = [
                 "-" if stated is None else stated.get((kind, name), NOT_STATED).text
-                for stated in of_runs
+                for stated in by_run
             ]
             concerned.setdefault((kind, name, tuple(texts)), []).append(section)
     unlike = [
@@ -163,11 +165,11 @@ def unequal_conditions(
     return sorted(unlike, key=lambda row: KINDS.index(row.what))
 
 
-def _different_keys(of_runs: Sequence[Conditions]) -> list[tuple[str, str]]:
+def _different_keys(by_run: Sequence[Conditions]) -> list[tuple[str, str]]:
     """List the conditions that are not the same in all runs, in the order in which they come."""
     different = []
-    for key in dict.fromkeys(chain.from_iterable(of_runs)):
-        values = [stated.get(key, NOT_STATED).value for stated in of_runs]
+    for key in dict.fromkeys(chain.from_iterable(by_run)):
+        values = [stated.get(key, NOT_STATED).value for stated in by_run]
         if any(value != values[0] for value in values):
             different.append(key)
     return different

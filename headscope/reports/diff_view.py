@@ -1,4 +1,8 @@
-"""What differs between two results, drawn: sentences and tables in the terminal and in Markdown."""
+"""What differs between two results, drawn: sentences and tables in the terminal and in Markdown.
+
+Both are drawn from the same values: what differs between the runs, the tables of changes, and the
+sentences before and after them. ``diff_report`` and ``diff_markdown`` put them together.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from rich.text import Text
 
 from headscope.core.safe_text import listed, markdown, visible
 from headscope.core.serialise import to_json
-from headscope.reports.result import Change, DiffResult, Outcome, SetChange
+from headscope.reports.result import Change, CurveChange, DiffResult, Outcome, SetChange
 from headscope.reports.rules import Rule, outcomes_of
 from headscope.show.cells import folded, joined, make_table, table
 
@@ -80,16 +84,53 @@ _RULES_FIRED = "Rules that fired"
 
 def _tables(diff: DiffResult) -> list[_ChangeTable]:
     """Return every table that is not empty, what matters most first."""
-    fired = [(outcome.rule, outcome.reason) for outcome in diff.fired]
+    claims = [change for change in diff.verdicts if change.section == "insights"]
+    findings = [change for change in diff.verdicts if change.section != "insights"]
+    heads = "1 head" if len(diff.roles) == 1 else f"{len(diff.roles)} heads"
     tables = [
-        _ChangeTable(_RULES_FIRED, ("rule", "reason"), fired),
-        _verdicts_of_claims(diff),
-        _other_findings(diff),
-        _roles(diff),
-        _relations(diff),
-        _metrics(diff),
-        _choices(diff),
-        _curves(diff),
+        _ChangeTable(
+            _RULES_FIRED,
+            ("rule", "reason"),
+            [(outcome.rule, outcome.reason) for outcome in diff.fired],
+        ),
+        _ChangeTable(
+            "Claims: verdicts that changed",
+            _CHANGED,
+            [(change.where, change.name, change.old, change.new) for change in claims],
+        ),
+        _ChangeTable(
+            "Other findings that changed",
+            _CHANGED,
+            [
+                (f"{change.section} {change.where}".strip(), change.name, change.old, change.new)
+                for change in findings
+            ],
+        ),
+        _ChangeTable(
+            f"{heads} changed role",
+            ("head", "primary was", "is", "roles"),
+            [(change.where, change.old, change.new, _labels(change)) for change in diff.roles],
+        ),
+        _ChangeTable(
+            "Syntactic labels gained (+) and lost (-)",
+            ("head", "relations"),
+            [(change.where, _labels(change)) for change in diff.relations],
+        ),
+        _ChangeTable(
+            "Pruning: values beyond their intervals",
+            _CHANGED,
+            [_number_cells(change) for change in diff.metrics if change.beyond],
+        ),
+        _ChangeTable(
+            "Pruning: heads removed now (+) and no longer (-)",
+            ("where", "new", "heads"),
+            [(change.where, str(len(change.gained)), _labels(change)) for change in diff.choices],
+        ),
+        _ChangeTable(
+            "Curves beyond their intervals",
+            ("curve", "what", "points", "farthest"),
+            [_curve_cells(curve) for curve in diff.curves],
+        ),
     ]
     for section in diff.compared:
         title = f"{section.capitalize()}: numbers beyond interval or tolerance"
@@ -98,58 +139,12 @@ def _tables(diff: DiffResult) -> list[_ChangeTable]:
     return [change_table for change_table in tables if change_table.rows]
 
 
-def _verdicts_of_claims(diff: DiffResult) -> _ChangeTable:
-    rows = [
-        (change.where, change.name, change.old, change.new)
-        for change in diff.verdicts
-        if change.section == "insights"
-    ]
-    return _ChangeTable("Claims: verdicts that changed", _CHANGED, rows)
-
-
-def _other_findings(diff: DiffResult) -> _ChangeTable:
-    rows = [
-        (f"{change.section} {change.where}".strip(), change.name, change.old, change.new)
-        for change in diff.verdicts
-        if change.section != "insights"
-    ]
-    return _ChangeTable("Other findings that changed", _CHANGED, rows)
-
-
-def _roles(diff: DiffResult) -> _ChangeTable:
-    heads = "1 head" if len(diff.roles) == 1 else f"{len(diff.roles)} heads"
-    columns = ("head", "primary was", "is", "roles")
-    rows = [(change.where, change.old, change.new, _labels(change)) for change in diff.roles]
-    return _ChangeTable(f"{heads} changed role", columns, rows)
-
-
-def _relations(diff: DiffResult) -> _ChangeTable:
-    rows = [(change.where, _labels(change)) for change in diff.relations]
-    return _ChangeTable("Syntactic labels gained (+) and lost (-)", ("head", "relations"), rows)
-
-
-def _metrics(diff: DiffResult) -> _ChangeTable:
-    rows = [_number_cells(change) for change in diff.metrics if change.beyond]
-    return _ChangeTable("Pruning: values beyond their intervals", _CHANGED, rows)
-
-
-def _choices(diff: DiffResult) -> _ChangeTable:
-    rows = [(change.where, str(len(change.gained)), _labels(change)) for change in diff.choices]
-    title = "Pruning: heads removed now (+) and no longer (-)"
-    return _ChangeTable(title, ("where", "new", "heads"), rows)
-
-
-def _curves(diff: DiffResult) -> _ChangeTable:
-    """Name each curve that moved, how many of its points did, and the one that moved farthest."""
-    rows = []
-    for curve in diff.curves:
-        worst = curve.worst
-        point = worst.where.removeprefix(f"{curve.where}, ")
-        farthest = f"{_number(worst.old)} -> {_number(worst.new)} at {point}"
-        rows.append((curve.where, curve.name, f"{curve.beyond} of {curve.points}", farthest))
-    return _ChangeTable(
-        "Curves beyond their intervals", ("curve", "what", "points", "farthest"), rows
-    )
+def _curve_cells(curve: CurveChange) -> tuple[str, str, str, str]:
+    """Name a curve that moved, how many of its points did, and the one that moved farthest."""
+    worst = curve.worst
+    point = worst.where.removeprefix(f"{curve.where}, ")
+    farthest = f"{_number(worst.old)} -> {_number(worst.new)} at {point}"
+    return curve.where, curve.name, f"{curve.beyond} of {curve.points}", farthest
 
 
 def _labels(change: SetChange) -> str:
@@ -198,8 +193,8 @@ def _answer(diff: DiffResult) -> str:
     return f"{joined(said)}." if said else "No verdict, role or number changed clearly."
 
 
-def _rest(diff: DiffResult) -> Iterator[str]:
-    """Say what only one side has, what moved within its interval, and what else differs."""
+def _rest(diff: DiffResult, tables: Sequence[_ChangeTable]) -> Iterator[str]:
+    """Say what only one side has, and what differs that no table shows."""
     if diff.missing:
         yield f"Only in OLD: {_listed(diff.missing)}."
     if diff.added:
@@ -212,7 +207,7 @@ def _rest(diff: DiffResult) -> Iterator[str]:
         )
     if diff.other:
         yield f"Other values that differ: {_listed(diff.other)}."
-    if not (diff.missing or diff.added or diff.within or diff.other or _tables(diff)):
+    if not (diff.missing or diff.added or diff.within or diff.other or tables):
         yield "The results themselves are equal."
 
 
@@ -243,7 +238,7 @@ def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
         hidden = len(change_table.rows) - most
         if hidden > 0:
             yield Text(f"... and {hidden:,} more (all with --format json)", style="dim")
-    for sentence in _rest(diff):
+    for sentence in _rest(diff, tables):
         yield Text(f"\n{visible(sentence)}")
 
 
@@ -260,10 +255,11 @@ def diff_markdown(diff: DiffResult, rules: Iterable[Rule] = ()) -> str:
     if outcomes:
         lines += [*ticked(outcomes.values()), ""]
     lines += run_markdown(_run_differences(diff))
-    for change_table in _tables(diff):
+    tables = _tables(diff)
+    for change_table in tables:
         if change_table.title != _RULES_FIRED:  # they are ticked above
             lines += _folded_table(change_table)
-    lines += [f"\n{markdown(sentence)}" for sentence in _rest(diff)]
+    lines += [f"\n{markdown(sentence)}" for sentence in _rest(diff, tables)]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
 """The words of ``[limits]``: what each limit asks of a report, decided on the rows of its results.
 
-A limit that guards nothing fails: what it needs is not in the report, or its bound is in a unit
-that nothing could fall short of.
+``LIMITS`` at the end names them all. A limit that guards nothing fails: what it needs is not in the
+report, or its bound is in a unit that nothing could fall short of.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def _validation(required: float, new: Measurements) -> Decision:
 
 def _heads_with_role(least: float, new: Measurements, role: str) -> Decision:
     """Decide whether enough heads have a role, whatever its detail (``positional -1``)."""
-    heads_roles = [
-        {label.partition(" ")[0] for label in row.labels or ()}
-        for row in _rows(new, "classify", "roles")
-    ]
-    count = len([roles for roles in heads_roles if role in roles])
+    count = 0
+    for row in _rows(new, "classify", "roles"):
+        roles = [label.partition(" ")[0] for label in row.labels or ()]
+        if role in roles:
+            count += 1
     heads = "1 head is" if count == 1 else f"{count} heads are"
     return Decision(count < least, f"{heads} {role}")
 
@@ -75,41 +75,42 @@ def _false_positives(most: float, new: Measurements) -> Decision:
     return Decision(len(labels) > most, f"{len(labels)} with random weights{names}")
 
 
-def _metric_of_model(least: float, new: Measurements) -> Decision:
+def _unpruned_metric(least: float, new: Measurements) -> Decision:
     """Decide whether the unpruned model's metric is good enough."""
-    unpruned = _unpruned(new)
-    return _judged_minimum(least, unpruned, new, f"{visible(new.metric)} is {_value(unpruned):.4g}")
+    return _least_metric(least, _unpruned(new), new)
 
 
-def _metric_when_pruned(least: float, new: Measurements, percent: int) -> Decision:
-    """Decide whether the metric is good enough with a share of the heads removed."""
+def _pruned_metric(
+    bound: float,
+    new: Measurements,
+    percent: int,
+    judge: Callable[[float, Row, Measurements], Decision],
+) -> Decision:
+    """Judge the metric with a share of the heads removed; fail where none was measured."""
     best = _best_pruned(new, percent)
     if best is None:
         return Decision(True, f"no method was measured with {percent}% of the heads removed")
-    return _judged_minimum(least, best, new, _pruned_words(best, new))
+    return judge(bound, best, new)
 
 
-def _drop_when_pruned(most: float, new: Measurements, percent: int) -> Decision:
-    """Decide whether the metric drops little enough with a share of the heads removed."""
-    best = _best_pruned(new, percent)
-    if best is None:
-        return Decision(True, f"no method was measured with {percent}% of the heads removed")
-    allowed = AllowedDrop(most)
-    why = drop_guards_nothing(allowed, new.metric, with_units=False)
-    if why:
-        return Decision(True, f"{most:g} would guard nothing here: {why}")
-    before = _value(_unpruned(new))
-    worsening = best.better * (before - _value(best))
-    fails = allowed.is_exceeded(new.metric, worsening, before)
-    return Decision(fails, _pruned_words(best, new))
-
-
-def _judged_minimum(least: float, row: Row, new: Measurements, words: str) -> Decision:
+def _least_metric(least: float, row: Row, new: Measurements) -> Decision:
     """Decide whether a row of the metric is at least this; of a loss, at most."""
     why = minimum_guards_nothing(least, new.metric)
     if why:
         return Decision(True, f"{least:g} would guard nothing here: {why}")
-    return Decision(row.better * (_value(row) - least) < 0, words)
+    return Decision(row.better * (_value(row) - least) < 0, _metric_words(row, new))
+
+
+def _largest_drop(most: float, row: Row, new: Measurements) -> Decision:
+    """Decide whether a row of the metric is worse than unpruned by at most this."""
+    allowed = AllowedDrop(most)
+    why = drop_guards_nothing(allowed, new.metric, with_units=False)
+    if why:
+        return Decision(True, f"{most:g} would guard nothing here: {why}")
+    unpruned = _value(_unpruned(new))
+    worsening = row.better * (unpruned - _value(row))
+    fails = allowed.is_exceeded(new.metric, worsening, unpruned)
+    return Decision(fails, _metric_words(row, new))
 
 
 def claim_has_verdict(verdicts: Sequence[str], new: Measurements, number: int) -> Decision:
@@ -152,10 +153,13 @@ def _value(row: Row) -> float:
     return row.value or 0.0
 
 
-def _pruned_words(row: Row, new: Measurements) -> str:
+def _metric_words(row: Row, new: Measurements) -> str:
+    """Say what the metric is; of a pruned model also by which method, and what it is unpruned."""
+    text = f"{visible(new.metric)} is {_value(row):.4g}"
+    if row.removed_share is None:
+        return text
     method = row.where.rpartition(", ")[0]
-    unpruned = _value(_unpruned(new))
-    return f"{visible(new.metric)} is {_value(row):.4g} by {method}, {unpruned:.4g} unpruned"
+    return f"{text} by {method}, {_value(_unpruned(new)):.4g} unpruned"
 
 
 # --- the vocabulary ---
@@ -203,12 +207,20 @@ LIMIT_KINDS = {
     ),
     "max_false_positives": LimitKind(_COUNT, "classify", _FALSE, _false_positives),
     "metric_min": LimitKind(
-        _NUMBER, "prune", f"the unpruned model's metric is {_LEAST}", _metric_of_model
+        _NUMBER, "prune", f"the unpruned model's metric is {_LEAST}", _unpruned_metric
     ),
     "metric_at_50_percent_drop": LimitKind(
-        SHARE, "prune", f"{_PRUNED}worse by at most this", _drop_when_pruned
+        value=SHARE,
+        section="prune",
+        words=f"{_PRUNED}worse by at most this",
+        decide=partial(_pruned_metric, judge=_largest_drop),
     ),
-    "metric_at_50_percent_min": LimitKind(_NUMBER, "prune", _PRUNED + _LEAST, _metric_when_pruned),
+    "metric_at_50_percent_min": LimitKind(
+        value=_NUMBER,
+        section="prune",
+        words=f"{_PRUNED}{_LEAST}",
+        decide=partial(_pruned_metric, judge=_least_metric),
+    ),
 }
 #: The two limits for 50 percent exist for any whole number.
 WHEN_PRUNED = re.compile(r"metric_at_(\d\d?|100)_percent_(drop|min)")

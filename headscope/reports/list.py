@@ -41,8 +41,7 @@ def _entries(kind: str) -> Iterator[Entry]:
         for role in ROLES:
             yield Entry(role.key, role.words, role.source, page)
     elif kind == "families":
-        from headscope.models.layouts.families import REFUSED
-        from headscope.models.layouts.registry import COVERED
+        from headscope.models.layouts.families import COVERED, REFUSED
 
         for name, family in COVERED.items():
             words = f"covered: {', '.join(family.stacks)} (layout {family.layout})"

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards
+from headscope.analyses.classify.roles import ROLES
 from headscope.analyses.classify.stack_words import STACK_NAMES
 from headscope.core.heads import parse_head
 from headscope.reports.result import ReportResult
@@ -22,10 +23,10 @@ _NOT_CLASSIFIED = "Not classified: roles of decoders and cross-attention take pa
 
 
 def clearest(cards: Sequence[Card]) -> str:
-    """Name the head that the page selects first: a syntactic or positional one if there is any."""
-    for role in ("syntactic", "positional", "rare", "monotonic", "duplicate", "special"):
+    """Name the head that the page selects first: that whose role comes first of all roles."""
+    for role in ROLES:
         for card in cards:
-            if card.primary == role:
+            if card.primary == role.key:
                 return card.name
     return cards[0].name if cards else ""
 

@@ -8,9 +8,11 @@ model), under what name, and what came out. How results are compared, file by fi
 * ``conditions``: on which model and data, and with which settings, the rows were measured.
 * ``baseline``: rows and conditions of some results, read off them or kept as one small file.
 * ``changes``: what differs between two of these, row by row: the answer of ``diff``.
-* ``compare``: the reports of several models side by side.
-* ``rules``: the words of ``--fail-on``, and what makes a rule or a limit guard nothing.
-* ``limits``: the table ``[limits]`` of a config file, decided on the rows of a report.
+* ``compare``: the reports of several models side by side, and which numbers clearly differ.
+* ``rules``: the words of ``--fail-on``, decided on what ``changes`` found.
+* ``limit_kinds``: the words of ``[limits]`` of a config file, decided on the rows of a report;
+  ``limits`` reads that table and decides all of it.
+* ``bounds``: what a metric may lose, for both of these, and which bounds guard nothing.
 * ``diff_view``, ``compare_view`` and ``compare_page`` draw, and decide nothing.
 """
 
@@ -90,30 +92,39 @@ def marked_rows(section: str, holder: Any, where: str = "", prefix: str = "") ->
             value = getattr(value, mark.part)
         name = field.replace("_", " ") if mark.name is None else mark.name
         field_where = mark.where or where
+        inner_values = _inner_values(value)
         if mark.words:
             words = mark.words.format(holder).replace("None", "none")
             yield Row(section, field_where, prefix + name, words=words)
         elif isinstance(value, str):
             yield Row(section, field_where, prefix + name, words=value)
-        elif isinstance(value, dict):
-            for key, inner in value.items():
+        elif inner_values is not None:
+            for key, inner in inner_values:
                 yield from _inner_rows(section, inner, mark, where, prefix, key)
-        elif isinstance(value, tuple):
-            for inner in value:
-                yield from _inner_rows(section, inner, mark, where, prefix)
-        elif is_dataclass(value) and not isinstance(value, Estimate):
-            yield from _inner_rows(section, value, mark, where, prefix)
         elif value is not None or mark.part or is_plain(holder, field):
+            # A number that is None is unknown; a part that is None was not asked for.
             name = prefix + name.format(holder)
             yield number_row(section, field_where, name, _estimate(value), better=mark.better)
 
 
+def _inner_values(value: Any) -> list[tuple[str, Any]] | None:
+    """List what a field holds, by key in a dict; None where it holds a single number or words."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, tuple):
+        return [("", inner) for inner in value]
+    if is_dataclass(value) and not isinstance(value, Estimate):
+        return [("", value)]
+    return None
+
+
 def _inner_rows(
-    section: str, inner: Any, mark: Compare, where: str, prefix: str, key: str = ""
+    section: str, inner: Any, mark: Compare, where: str, prefix: str, key: str
 ) -> Iterator[Row]:
     """Yield the row of a number in a table, or those of the marked fields of a part.
 
-    ``where`` and ``prefix`` are those of the part's holder, ``key`` is its key in a dict.
+    ``mark``, ``where`` and ``prefix`` are those of the field that holds it, ``key`` is its key in a
+    dict.
     """
     template = mark.name or ""
     if inner is None or isinstance(inner, int | float | Estimate):

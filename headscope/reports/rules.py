@@ -1,8 +1,9 @@
 """The rules of ``--fail-on``: what must not change, read strictly and decided on a comparison.
 
 A rule fires if the comparison has evidence of what it names, and where the new results lack the
-section that it needs. What new results must show by themselves are the limits of ``limit_kinds``; a
-bound that guards nothing is refused by ``bounds``, here and there.
+section that it needs. ``RULES`` names them all; ``parse_rules`` reads them, ``outcomes_of`` decides
+them. What new results must show by themselves are the limits of ``limit_kinds``; a bound that
+guards nothing is refused by ``bounds``, here and there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import listed, visible
 from headscope.reports.bounds import AllowedDrop, drop_guards_nothing
 from headscope.reports.limit_kinds import LIMITS
-from headscope.reports.result import Change, DiffResult, Outcome, SetChange
+from headscope.reports.result import Change, DiffResult, Outcome
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,12 @@ class Rule:
 # --- evidence: the changes that make a rule fire, each in a few words ---
 
 
-def _changed_roles(diff: DiffResult) -> Iterator[str]:
-    return (_role_words(change) for change in diff.roles)
-
-
-def _lost_roles(diff: DiffResult) -> Iterator[str]:
-    return (_role_words(change) for change in diff.roles if change.lost)
-
-
-def _role_words(change: SetChange) -> str:
-    words = ", ".join(change.signed) or f"{change.old} -> {change.new}"
-    return f"{change.where} ({words})"
+def _changed_roles(diff: DiffResult, *, only_lost: bool = False) -> Iterator[str]:
+    """Name the heads whose roles changed, or only those that lost one."""
+    for change in diff.roles:
+        if change.lost or not only_lost:
+            words = ", ".join(change.signed) or f"{change.old} -> {change.new}"
+            yield f"{change.where} ({words})"
 
 
 def _drops(diff: DiffResult, bound: AllowedDrop | None = None) -> Iterator[str]:
@@ -68,15 +64,11 @@ def _number_words(change: Change) -> str:
     return f"{change.where} {change.name} {old} -> {new}"
 
 
-def _changed_insights(diff: DiffResult) -> Iterator[str]:
+def _changed_claims(diff: DiffResult, *, only_held: bool = False) -> Iterator[str]:
+    """Name the claims whose verdict changed, or only those that held before."""
     for change in diff.verdicts:
-        if change.section == "insights":
+        if change.section == "insights" and (change.old == "holds" or not only_held):
             yield f"{change.where} {change.old} -> {change.new}"
-
-
-def _lost_insights(diff: DiffResult) -> Iterator[str]:
-    held = tuple(change for change in diff.verdicts if change.old == "holds")
-    return _changed_insights(dataclasses.replace(diff, verdicts=held))
 
 
 def _moved_numbers(diff: DiffResult, section: str = "") -> Iterator[str]:
@@ -116,11 +108,15 @@ _DROP = "metric-drop"  # The rule that may have a bound
 #: Every rule by name.
 RULES: dict[str, RuleKind] = {
     "role-changed": RuleKind("classify", "{heads} changed role", _changed_roles),
-    "role-lost": RuleKind("classify", "{heads} lost a role", _lost_roles),
+    "role-lost": RuleKind(
+        "classify", "{heads} lost a role", partial(_changed_roles, only_lost=True)
+    ),
     _DROP: RuleKind("prune", "worse", _drops),
     "validation": RuleKind("", "{new} is not validated", lambda diff: diff.not_valid),
-    "insight-changed": RuleKind("insights", "verdict changed", _changed_insights),
-    "insight-lost": RuleKind("insights", "verdict changed", _lost_insights),
+    "insight-changed": RuleKind("insights", "verdict changed", _changed_claims),
+    "insight-lost": RuleKind(
+        "insights", "verdict changed", partial(_changed_claims, only_held=True)
+    ),
     "score-moved": RuleKind("", _BEYOND, _moved_numbers),
     **{
         f"{section}-changed": RuleKind(section, _BEYOND, partial(_moved_numbers, section=section))

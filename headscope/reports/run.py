@@ -20,7 +20,7 @@ from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.reports.sections import SectionRun, run_sections, source_of
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
-from headscope.session.texts import handy_sentences
+from headscope.session.texts import short_sentences
 
 _DIGITS = 2  # Digits after the decimal point that are kept of a weight.
 
@@ -89,7 +89,7 @@ def _sample_patterns(
     if loaded.encoder_decoder:  # single sentences run only the encoder
         loaded = loaded.only("encoder")
     samples = []
-    for text, ids in sentences or handy_sentences(loaded, 2):
+    for text, ids in sentences or short_sentences(loaded, 2):
         recorded = run_ours(loaded, Probe(text, *loaded.pad([ids]))).seen["pattern"]
         patterns = {}
         for site in loaded.sites:

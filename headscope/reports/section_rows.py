@@ -1,7 +1,8 @@
 """The rows of a result that no single marked field holds, section by section.
 
-Such as a head's roles, made of labels and their details, or each point of a curve. The function of
-a section takes its result and yields rows; :func:`rows_of` puts everything together.
+Such as a head's roles, made of labels and their details, or each point of a curve. A section's
+function takes its result and yields rows; ``_MORE_ROWS`` at the end names them, and :func:`rows_of`
+puts everything together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headscope.analyses.depth.result import DepthCurves, DepthResult
 from headscope.analyses.explain.result import ExplainResult
 from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.result import SpectrumResult
-from headscope.core.heads import place_name
+from headscope.core.heads import address_name
 from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.reading import Results
 from headscope.reports.rows import Row, marked_rows, number_row
@@ -114,6 +115,7 @@ def _head_rows(head: HeadResult) -> Iterator[Row]:
 def _labels_row(
     section: str, where: str, name: str, labels: Iterable[str], primary: str = ""
 ) -> Row:
+    """Make a row of labels, sorted, each once."""
     return Row(section, where, name, labels=tuple(sorted(set(labels))), primary=primary)
 
 
@@ -121,6 +123,7 @@ def _labels_row(
 
 
 def _depth_rows(result: DepthResult) -> Iterator[Row]:
+    """Yield the curves of the model, and those of random weights."""
     yield from _depth_curves(result, result.sequences)
     if result.control is not None:
         yield from _depth_curves(result.control, result.sequences, "random weights: ")
@@ -173,6 +176,7 @@ def _by_layer(where: str, name: str, points: Iterable[Estimate]) -> Iterator[Row
 
 
 def _explain_rows(result: ExplainResult) -> Iterator[Row]:
+    """Yield which head and steps are shown, and the share of the output that each head writes."""
     yield Row("explain", "sentence", "head", words=result.name)
     yield Row("explain", "sentence", "steps", words=", ".join(step.key for step in result.steps))
     mix = result.step("mix")
@@ -230,7 +234,7 @@ def _pruning_curve(result: PruneResult, curve: Curve, stack: str = "") -> Iterat
             removed_share=None if stack else point.fraction,
         )
         if not is_control:
-            heads = [place_name(head) for head in point.heads_removed]
+            heads = [address_name(head) for head in point.heads_removed]
             yield _labels_row("prune", where, "heads removed", heads)
 
 
@@ -256,6 +260,7 @@ def _pairs_of_heads(overlaps: Sequence[Sequence[float]], *, diagonal: bool) -> l
 
 
 def _spectrum_rows(result: SpectrumResult) -> Iterator[Row]:
+    """Yield the verdict of each head, and its curve of cumulative shares."""
     verdicts = dict.fromkeys(result.verdict.low_rank, "low rank")
     verdicts |= dict.fromkeys(result.verdict.not_low_rank, "not low rank")
     for head in result.heads:

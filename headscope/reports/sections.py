@@ -19,9 +19,9 @@ from typing import Any
 
 from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.options import ThresholdSet, options_of
-from headscope.core.progress import Progress, part_of, silent
+from headscope.core.progress import Progress, progress_of_part, silent
 from headscope.models.load.loading import load
 from headscope.models.run.devices import widest_dtype
 from headscope.models.run.fingerprints import unchanging
@@ -101,7 +101,7 @@ class SectionRun:
         """Return the arguments that a section takes of this run, and of sections before it."""
         shared = {
             "validate": self.check,
-            "progress": part_of(name, self.progress),
+            "progress": progress_of_part(name, self.progress),
             "roles": results.get("classify"),
             "sections": Sections(**results),
             "settings": self.settings,
@@ -145,7 +145,7 @@ def run_sections(names: Iterable[str], run: SectionRun) -> SectionResults:
             except CheckFailedError as error:
                 left_out[name] = str(error)
                 failed.append(name)
-            give_back()  # what one section has freed, before the next one grows
+            release_memory()  # what one section has freed, before the next one grows
     return SectionResults(Sections(**results), left_out, tuple(failed))
 
 

@@ -1,4 +1,9 @@
-"""The way in from Python: a public function made of an options class and the module that runs."""
+"""How a command becomes a function of Python: ``headscope.classify(model, limit=20)``.
+
+:func:`entry` makes the public function of a class of options, a class of results and the name of
+the module that has ``run(model, options)``. The rest of the file is its signature, its errors and
+its docstring.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headscope.core.errors import UnusedOptionError, nearest
-from headscope.session.options import ModelOptions, ordered
+from headscope.session.options import ModelOptions, RunOptions, ordered
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,10 +33,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
-#: Options of the command line by their name in Python, where that is another one.
-_IN_PYTHON = {"treebank": "corpus", "text": "corpus", "no_validate": "validate"}
+#: The option of Python that a flag of the command line corresponds to, where names differ.
+_PYTHON_NAMES = {"treebank": "corpus", "text": "corpus", "no_validate": "validate"}
 
-_REST = """
+_DOCSTRING_END = """
 Returns
 -------
 {result}
@@ -52,11 +57,11 @@ def entry(
 ) -> Callable[Concatenate[Model, P], Result]:
     """Make the public function that builds the options and calls ``run(model, options)``.
 
-    ``run`` names the module that has the function ``run``; it is loaded when first called. Options
-    that are built already, such as the command line's, are handed over as ``options=``.
+    ``run`` names the module that has the function ``run``; it is loaded when first called. The
+    command line, which has built the options already, passes them as ``options=``.
     """
     kind = cast("type[ModelOptions]", options_class)
-    name = kind.__name__.removesuffix("Options").lower()
+    name = _command_name(kind)
     signature = _signature(kind, result_class)
 
     def function(*arguments: Any, options: ModelOptions | None = None, **keywords: Any) -> Any:
@@ -67,8 +72,8 @@ def entry(
             options = kind(**{"command": f"headscope.{name}", **values})
         else:
             (model,) = arguments
+        from headscope.models.run.implementation import quiet_transformers
         from headscope.models.run.products import full_precision
-        from headscope.models.run.routing import quiet_transformers
 
         module = importlib.import_module(run)
         with full_precision(), quiet_transformers(), _shown_in_notebook(options) as options:
@@ -80,6 +85,11 @@ def entry(
     function.__doc__ = _docstring(kind, result_class)
     function.options = kind  # type: ignore[attr-defined]
     return cast("Callable[Concatenate[Model, P], Result]", function)
+
+
+def _command_name(options_class: type[ModelOptions]) -> str:
+    """Return ``classify`` for ``ClassifyOptions``."""
+    return options_class.__name__.removesuffix("Options").lower()
 
 
 def _signature(kind: type[ModelOptions], result_class: type) -> inspect.Signature:
@@ -95,8 +105,8 @@ def _signature(kind: type[ModelOptions], result_class: type) -> inspect.Signatur
 def _refuse_unused(
     kind: type[ModelOptions], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> None:
-    """Refuse unknown options, and options of loading beside a model that is in memory already."""
-    name = kind.__name__.removesuffix("Options").lower()
+    """Refuse unknown options, and options of loading for a model that is in memory already."""
+    name = _command_name(kind)
     declared = ordered(kind)
     model = arguments[0] if arguments else keywords.get("model")
     in_memory = not isinstance(model, str | Path | None)
@@ -104,7 +114,8 @@ def _refuse_unused(
         if option == "model":
             continue
         if option not in declared:
-            meant = nearest(_IN_PYTHON.get(option, option), ["model", *declared], "it takes")
+            python_name = _PYTHON_NAMES.get(option, option)
+            meant = nearest(python_name, ["model", *declared], "it takes")
             raise UnusedOptionError(f"{name}() got an unexpected option {option!r}; {meant}")
         for_loading = declared[option].marker.loading and option != "pooling"
         if in_memory and for_loading:
@@ -116,33 +127,26 @@ def _refuse_unused(
 
 @contextmanager
 def _shown_in_notebook(options: ModelOptions) -> Iterator[ModelOptions]:
-    """In a notebook, show below the cell how far the run is, unless the caller listens itself."""
-    silent = getattr(options, "progress", "none") is not None
-    if silent or "ipykernel" not in sys.modules:
+    """In a notebook, yield options whose progress is shown below the cell.
+
+    Elsewhere, and where the caller has set ``progress`` or the command has none, yield them as they
+    are.
+    """
+    can_show = isinstance(options, RunOptions) and options.progress is None
+    if not can_show or "ipykernel" not in sys.modules:
         yield options
         return
     from headscope.show.notebook import progress_bar
 
-    name = type(options).__name__.removesuffix("Options").lower()
-    with progress_bar(name, options.step_names()) as progress:
+    with progress_bar(_command_name(type(options)), options.step_names()) as progress:
         yield dataclasses.replace(options, progress=progress)  # type: ignore[call-arg]
-
-
-def _type_words(kind: Any) -> str:
-    """Write a type as numpydoc does: ``str, Path or list of str``."""
-    parts = [part for part in typing.get_args(kind) if part is not type(None)]
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return re.sub(r"(.*), ", r"\1 or ", ", ".join(map(_type_words, parts)))
-    if typing.get_origin(kind) is Sequence:
-        return f"list of {_type_words(parts[0])}"
-    return re.sub(r"(\w+\.)+(?=\w)", "", getattr(kind, "__name__", None) or "value")
 
 
 def _docstring(kind: type[ModelOptions], result: type) -> str:
     """Write the page that ``help()`` shows: the class's own words, and a line for each option."""
-    text, _, examples = (inspect.getdoc(kind) or "").partition("\nExamples\n--------\n")
+    summary, _, examples = (inspect.getdoc(kind) or "").partition("\nExamples\n--------\n")
     lines = [
-        text.strip(),
+        summary.strip(),
         "",
         "Parameters",
         "----------",
@@ -156,7 +160,19 @@ def _docstring(kind: type[ModelOptions], result: type) -> str:
         help_text = option.marker.python_help or option.marker.help
         lines += textwrap.wrap(help_text, 90, initial_indent="    ", subsequent_indent="    ")
     frame = "; ``.to_frame()`` gives pandas" if hasattr(result, "to_frame") else ""
-    lines += _REST.format(result=result.__name__, frame=frame).splitlines()
+    lines += _DOCSTRING_END.format(result=result.__name__, frame=frame).splitlines()
     if examples:
         lines += ["", "Examples", "--------", examples]
     return "\n".join(lines)
+
+
+def _type_words(kind: Any) -> str:
+    """Write a type as numpydoc does: ``str, Path or list of str``."""
+    alternatives = [_type_words(arg) for arg in typing.get_args(kind) if arg is not type(None)]
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        *all_but_last, last = alternatives
+        return f"{', '.join(all_but_last)} or {last}" if all_but_last else last
+    if typing.get_origin(kind) is Sequence:
+        return f"list of {alternatives[0]}"
+    name = getattr(kind, "__name__", None) or "value"
+    return re.sub(r"(\w+\.)+(?=\w)", "", name)  # without modules

@@ -1,4 +1,4 @@
-"""What the result of every command that runs a model carries."""
+"""The fields that begin the result of every command that runs a model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from headscope.show.shown import Shown
 class Measured(Shown):
     """Where a result comes from, and whether it is about the model's own attention."""
 
-    #: Version of the JSON's fields, :data:`headscope.core.serialise.SCHEMA` when it was written.
-    schema: int
-    #: Versions, model, weights' SHA-256, data, what the tokenizer knows of them, warnings, seed,
-    #: dtype, device, command.
+    schema: int  # :data:`headscope.core.serialise.SCHEMA` when the result was made
+    #: As :func:`headscope.session.provenance.provenance` describes the run.
     provenance: dict[str, Any]
     validation: ValidationSummary  # The certificate of the run

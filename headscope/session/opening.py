@@ -11,23 +11,23 @@ from torch import nn
 from headscope.core.errors import InputError
 from headscope.core.memory import check_memory
 from headscope.models.load.loading import load
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
 Model = str | Path | LoadedModel | nn.Module
-
-
-#: From the bytes of a model's weights: the bytes that a run needs besides, and those that it needs
-#: without an option, by that option.
+#: Estimates the memory of a run from the bytes of the model's weights: the bytes that the run needs
+#: besides them, and, by option that may be turned off, the bytes that it needs without that.
 Needs = Callable[[int], tuple[float, dict[str, float]]]
 
 
 def open_model(
     model: Model, *, pooling: str | None = None, needs: Needs | None = None, **options: Any
 ) -> LoadedModel:
-    """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory.
+    """Open a name or folder, wrap a model in memory, or pass a :class:`LoadedModel` through.
 
-    Raises InputError where the memory that the run ``needs`` is not free.
+    ``options`` are those of :func:`headscope.load`. Raises InputError if the memory that the run
+    ``needs`` is not free.
     """
     if isinstance(model, str | Path):
         model = load(str(model), pooling=pooling, **options)
@@ -43,15 +43,15 @@ def open_model(
 def open_for_tasks(model: Model, *, task: str | None = None, **options: Any) -> LoadedModel:
     """Open a model as :func:`open_model` does, with the task head that its checkpoint names.
 
-    For the task ``mlm`` also with one that the weights hold and config.json does not name.
+    For the task ``mlm`` also with a head that config.json does not name, if the weights hold one.
     """
     loaded = open_model(model, **{"task_head": "auto", **options})
     weights = loaded.head_weights
-    unnamed = loaded.task_head is None and weights is not None and weights.unread
-    if task == "mlm" and unnamed and isinstance(model, str | Path):
+    has_unnamed_head = loaded.task_head is None and weights is not None and weights.unread
+    if task == "mlm" and has_unnamed_head and isinstance(model, str | Path):
         loaded = open_model(model, **{**options, "task_head": "mlm"})
-    by_last_token = loaded.task_head == "classification" and loaded.stacks == ("decoder",)
-    if by_last_token and getattr(loaded.model.config, "pad_token_id", None) is None:
+    reads_last_token = loaded.task_head == "classification" and loaded.stacks == ("decoder",)
+    if reads_last_token and getattr(loaded.model.config, "pad_token_id", None) is None:
         raise InputError(
             f"The config of {loaded.name} has no pad_token_id, by which transformers finds the "
             "last token of each text to classify it; add it to config.json."

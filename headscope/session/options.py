@@ -1,4 +1,8 @@
-"""Options that commands share: how a model is opened, what every run takes, texts and tasks."""
+"""Options that commands share: how a model is opened, what every run takes, texts and tasks.
+
+:class:`ModelOptions` is the root of every command's class of options. Below it, each class adds
+what a kind of command takes besides: a certificate, a seed, a state to resume from, a text.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     #: One sentence a line: a file, or lines in memory.
     Text = str | Path | Corpus | Sequence[str]
 else:
-    # What a signature says: data classes that hold a text need torch, and are seldom handed over.
+    # At run time, without :class:`Corpus`: its module needs torch, which a signature must not load.
     Text = str | Path | Sequence[str]
     AnyCorpus = Text | Sequence[tuple[str, str]] | None
 
@@ -33,7 +37,7 @@ TASKS = (
     "question-answering",
     "seq2seq",
 )
-#: Options that measure random weights too.
+#: Options that measure random weights too, in a second model.
 SECOND_MODEL = ("control", "fresh")
 STACKS = ("encoder", "decoder", "cross", "all")
 MODEL = "Model"
@@ -62,7 +66,7 @@ STACK = Option(
     help="Attention of an encoder-decoder model. Default: all that the input runs.",
     choices=STACKS,
 )
-#: Options of most commands, in the order in which they come after a command's own.
+#: Options of most commands, which come after those of the command itself, in this order.
 _SHARED = (
     "pooling",
     "validate",
@@ -81,7 +85,7 @@ _SHARED = (
 
 
 def ordered(kind: type) -> dict[str, Declared]:
-    """Return the options of a class, those that no other command has first."""
+    """Return the options of a class by name: first the command's own, then :data:`_SHARED`."""
     declared = options_of(kind)
     specific = [name for name in declared if name not in _SHARED]
     return {name: declared[name] for name in (*specific, *_SHARED) if name in declared}
@@ -93,22 +97,23 @@ class Held(NamedTuple):
     ``Held(0.6, 250)`` is 0.6 times the bytes of the model's weights, and 250 MiB.
     """
 
-    weights: float
-    mib: float
+    weights: float  # As a multiple of the weights' bytes
+    mib: float  # Whatever the model
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """What every command on a model takes."""
 
-    examples: ClassVar[tuple[str, ...]] = ()  # Examples at the end of the command's help.
-    flags: ClassVar[type | None] = None  # Options that only the command line has.
-    in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report.
-    #: Memory that a run holds beside its model, and beside a second one where ``SECOND_MODEL`` asks
+    # Facts about the command, which its own class overrides
+    examples: ClassVar[tuple[str, ...]] = ()  # At the end of the command's help
+    flags: ClassVar[type | None] = None  # A dataclass of options that only the command line has
+    in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report
+    #: Memory that a run holds beside its model, and beside a second one (:data:`SECOND_MODEL`).
     held: ClassVar[Held] = Held(0.6, 250.0)
-    #: Finds the model where the command line may leave it out, from the flags.
+    #: Finds the model from the flags, if the command line may leave it out.
     default_model: ClassVar[Callable[[Mapping[str, Any]], str] | None] = None
-    #: A report computes this section in the widest type of the device, whatever the others use.
+    #: Whether a report computes this section in the device's widest type, whatever the others use.
     widest_dtype: ClassVar[bool] = False
 
     dtype: Annotated[
@@ -125,7 +130,7 @@ class ModelOptions:
         Option(
             help="Where to compute; auto: cuda, else cpu.",
             choices=("auto", "cpu", "cuda", "mps"),
-            others=True,
+            free_in_python=True,
             loading=True,
             panel=MODEL,
         ),
@@ -156,10 +161,10 @@ class ModelOptions:
         self.check()
 
     def check(self) -> None:
-        """Refuse options that do not fit together; a command's own class says which."""
+        """Refuse options that do not fit together, where a command's own class knows of such."""
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps that progress will tell of, in their order."""
+        """Return the names of the steps under which the run reports progress, in their order."""
         return ()
 
     @classmethod
@@ -168,30 +173,29 @@ class ModelOptions:
         return cls.in_report
 
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
-        """Estimate the bytes that the run holds beside a model whose weights take so many.
+        """Estimate the bytes that the run holds beside a model whose ``weights`` take so many.
 
-        Also return the bytes without the second model, by the option that leaves it out, if any.
+        The second value has the bytes without a second model, by the option that leaves it out.
         """
         alone = self.held.weights * weights + self.held.mib * 2**20
-        second = [name for name in SECOND_MODEL if getattr(self, name, False)]
-        without = {f"{name} (--no-{name})": alone for name in second}
-        return alone + len(second) * weights, without
+        second_models = [name for name in SECOND_MODEL if getattr(self, name, False)]
+        without = {f"{name} (--no-{name})": alone for name in second_models}
+        return alone + len(second_models) * weights, without
 
     @property
     def loading(self) -> dict[str, Any]:
-        """The arguments for opening the model."""
-        values = {
-            name: getattr(self, name)
-            for name, option in options_of(type(self)).items()
-            if option.marker.loading
-        }
-        arguments = {name: value for name, value in values.items() if value is not None}
-        return {**arguments, "needs": self.needs}
+        """The arguments of :func:`headscope.session.opening.open_model`."""
+        arguments: dict[str, Any] = {"needs": self.needs}
+        for name, option in options_of(type(self)).items():
+            value = getattr(self, name)
+            if option.marker.loading and value is not None:
+                arguments[name] = value
+        return arguments
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertifiedOptions(ModelOptions):
-    """What commands take that measure nothing before the attention is proven equal."""
+    """What commands take that first prove our attention equal to the model's."""
 
     validate: Annotated[
         bool,
@@ -205,7 +209,7 @@ class CertifiedOptions(ModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(CertifiedOptions):
-    """What every run takes that draws at random and reports its progress."""
+    """What commands take that draw at random and report their progress."""
 
     seed: Annotated[
         int,
@@ -221,14 +225,14 @@ class RunOptions(CertifiedOptions):
     ] = None
 
     def tell(self, step: str, done: int, total: int) -> None:
-        """Report progress, where anybody listens."""
+        """Report that ``done`` of ``total`` of a step are done, to whoever listens."""
         if self.progress is not None:
             self.progress(step, done, total)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResumableOptions(RunOptions):
-    """What runs take that save how far they have come."""
+    """What commands take whose runs can be interrupted and resumed."""
 
     state: Annotated[
         str | Path | None,
@@ -246,7 +250,7 @@ class ResumableOptions(RunOptions):
 
 @dataclass(frozen=True)
 class EffectOptions(RunOptions):
-    """What a model is measured on whose heads are changed: a text, and perhaps a task."""
+    """What commands take that change heads and measure the effect, on a text and perhaps a task."""
 
     text: Annotated[
         Text | None, Usual(help="One sentence a line. Default: the built-in sample.")
@@ -278,7 +282,7 @@ class EffectOptions(RunOptions):
 
 @dataclass(frozen=True)
 class CorpusFlags:
-    """A treebank or a text."""
+    """The flags ``--treebank`` and ``--text`` of an option ``corpus``, of which one may be set."""
 
     treebank: Annotated[
         Path | None, Usual(help="CoNLL-U file with gold trees. Default: the built-in sample.")

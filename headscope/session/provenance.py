@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, model, data, settings."""
+"""Where a result comes from: the versions, the model, the data and the settings of its run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """Path as given, or what else it is called."""
+        """The path as the user wrote it, or what the data are called."""
 
     @property
     def sha256(self) -> str:
@@ -36,22 +36,22 @@ def provenance(
 ) -> dict[str, Any]:
     """Describe a run so that it can be repeated; only ``created`` differs between equal runs.
 
-    The SHA-256 of a file is given only while the weights in memory are what was read from it.
-    ``warnings`` are those of the results that this one was made of; it has its own besides.
+    ``warnings`` are the command's own; those about model, tokenizer and data are added here.
     """
     fit = fit_of(loaded, data)
-    warned = [*loaded.remarks, *fit_warnings(fit, loaded.name, "" if data is None else data.name)]
+    data_name = "" if data is None else data.name
+    all_warnings = [*loaded.remarks, *fit_warnings(fit, loaded.name, data_name)]
     if isinstance(data, Corpus):
-        warned += data.notes
+        all_warnings += data.notes
     if data is not None and loaded.tokenizer is not None:
-        warned += special_warnings(loaded, data)
-    warned += warnings
+        all_warnings += special_warnings(loaded, data)
+    all_warnings += warnings
     return {
         **versions(),
         "model": _model(loaded),
         "data": None if data is None else _data(data),
         "tokenizer": fit,
-        "warnings": list(dict.fromkeys(warned)),
+        "warnings": list(dict.fromkeys(all_warnings)),
         "seed": seed,
         "dtype": loaded.dtype,
         "device": loaded.device,
@@ -61,8 +61,12 @@ def provenance(
 
 
 def _model(loaded: LoadedModel) -> dict[str, Any]:
-    """Describe the model: its weights, its shape, and what was removed of it."""
-    all_stacks = loaded.whole or loaded
+    """Describe the model: its weights, its shape, and what was removed from it.
+
+    The SHA-256 of the weights' file is given only if the weights in memory are still those of the
+    file.
+    """
+    all_stacks = loaded.with_all_stacks
     sha256 = loaded.weights_sha256  # computed anew whenever it is asked for
     if sha256 is not None:
         weights = "file"
@@ -92,13 +96,13 @@ def _model(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def _removed_heads(loaded: LoadedModel) -> list[list[str | int]]:
-    """Return layer and number of each head that is gone, after its stack if there are several."""
-    several = loaded.stacks != ("encoder",)
+    """Return [layer, head] of each removed head; [stack, layer, head] beyond a lone encoder."""
+    names_stack = loaded.stacks != ("encoder",)
     removed: list[list[str | int]] = []
     for site in loaded.sites:
-        stack = [site.stack] if several else []
-        gone = sorted(set(range(site.heads_before)) - set(site.head_ids))
-        removed += [[*stack, site.layer, head] for head in gone]
+        stack = [site.stack] if names_stack else []
+        removed_here = sorted(set(range(site.heads_before)) - set(site.head_ids))
+        removed += [[*stack, site.layer, head] for head in removed_here]
     return removed
 
 

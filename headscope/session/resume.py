@@ -1,7 +1,9 @@
-"""The state of an interrupted run: sums and position, as a safetensors file written atomically.
+"""The state of an interrupted run: its sums and how far it was, in a file of safetensors.
 
-A state is bound to its run by an identity (model, corpus, settings, versions): one that belongs to
-another run is refused rather than mixed in.
+A run goes over its data in *passes*, each with a name: :meth:`RunState.note` is called after every
+batch and saves now and then; :meth:`RunState.load` returns where a pass continues. A state is bound
+to its run by an identity (model, corpus, settings, versions), so that the state of another run is
+refused and never mixed in. :func:`open_state` is what commands call.
 """
 
 from __future__ import annotations
@@ -17,27 +19,27 @@ import numpy as np
 from headscope.core.accumulator import Accumulator, Array
 from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import sha256_of, write_atomically
-from headscope.core.processes import current, own_file
+from headscope.core.processes import current, process_file
 from headscope.core.safe_text import listed, visible
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.provenance import versions
 
-_RARELY = 20  # A run measures for at least so many times as long as it spends saving.
-
+#: A run measures for at least so many times as long as it takes to save its state.
+_MEASURING_PER_SAVING = 20
 
 S = TypeVar("S", bound=Accumulator)
 
 
 class RunState(Generic[S]):
-    """The saved state of a run: where it is written, and how often."""
+    """The state of a run, saved at ``path`` at most every so many seconds; nowhere without path."""
 
     def __init__(self, path: Path | None, identity: dict[str, Any], *, every: float = 5.0) -> None:
         self.path = path
         self._identity = json.dumps(identity, sort_keys=True)
         self._every = every
         self._saved_at = time.monotonic()
-        self._cost = 0.0
-        self._passes: dict[str, tuple[int, S]] = {}
+        self._seconds_to_save = 0.0
+        self._passes: dict[str, tuple[int, S]] = {}  # Batches done and sums, by name
 
     def load(self, blank: S, name: str) -> tuple[int, S]:
         """Return (batches done, sums) of one pass; (0, blank) if it has not begun."""
@@ -48,37 +50,42 @@ class RunState(Generic[S]):
         if self.path is None or not self.path.is_file():
             return
         meta, arrays = self._read(self.path)
+        self._check_identity(meta)
+        if meta.get("sha256") != _digest(meta, arrays):
+            raise self._damaged("it is not as it was written")
         try:
-            old = json.loads(meta.get("identity", "{}"))
+            for name, done in json.loads(meta["passes"]).items():
+                prefix = f"{name}/"
+                arrays_of_pass = {
+                    key.removeprefix(prefix): array
+                    for key, array in arrays.items()
+                    if key.startswith(prefix)
+                }
+                sums = blank()
+                sums.load_state(arrays_of_pass)
+                self._passes[name] = (int(done), sums)
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError):
+            raise self._damaged("it does not hold the sums of this run") from None
+
+    def _check_identity(self, meta: Mapping[str, str]) -> None:
+        """Refuse a state that belongs to another run, or does not say to which."""
+        try:
+            saved = json.loads(meta.get("identity", "{}"))
         except (ValueError, RecursionError):
-            old = None
-        if not isinstance(old, dict):
+            saved = None
+        if not isinstance(saved, dict):
             raise self._damaged("it does not say which run it belongs to")
-        new = json.loads(self._identity)
-        differing = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        present = json.loads(self._identity)
+        differing = sorted(key for key in {*saved, *present} if saved.get(key) != present.get(key))
         if differing:
             raise ResumeError(
                 f"The saved state {self.path} belongs to another run: "
                 f"{visible(listed(differing, 12))} differ. Repeat the original command, or delete "
                 "the file and start again."
             )
-        if meta.get("sha256") != _digest(meta, arrays):
-            raise self._damaged("it is not as it was written")
-        try:
-            for name, done in json.loads(meta["passes"]).items():
-                prefix = f"{name}/"
-                sums = blank()
-                saved = {
-                    key.removeprefix(prefix): array
-                    for key, array in arrays.items()
-                    if key.startswith(prefix)
-                }
-                sums.load_state(saved)
-                self._passes[name] = (int(done), sums)
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError):
-            raise self._damaged("it does not hold the sums of this run") from None
 
     def _read(self, path: Path) -> tuple[dict[str, str], dict[str, Array]]:
+        """Return the file's metadata (identity, passes, digest) and its arrays."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -95,14 +102,14 @@ class RunState(Generic[S]):
         )
 
     def note(self, name: str, done: int, sums: S, *, final: bool = False) -> None:
-        """Remember that ``done`` batches of a pass are in ``sums``; save when it is time."""
+        """Remember that ``done`` batches of a pass are in ``sums``; save if it is time."""
         self._passes[name] = (done, sums)
-        wait = max(self._every, _RARELY * self._cost)
+        wait = max(self._every, _MEASURING_PER_SAVING * self._seconds_to_save)
         if self.path and (final or time.monotonic() - self._saved_at >= wait):
             self.save()
 
     def save(self) -> None:
-        """Write the state now, if it has a file."""
+        """Write the state now, as one file that is there whole or not at all."""
         from safetensors.numpy import save
 
         if self.path is None:
@@ -111,15 +118,14 @@ class RunState(Generic[S]):
         arrays: dict[str, Any] = {}
         meta = {"identity": self._identity}
         for name, (_, sums) in self._passes.items():
-            arrays |= {
-                f"{name}/{key}": np.array(array, order="C") for key, array in sums.state().items()
-            }
+            for key, array in sums.state().items():
+                arrays[f"{name}/{key}"] = np.array(array, order="C")
         meta["passes"] = json.dumps({name: done for name, (done, _) in self._passes.items()})
         meta["sha256"] = _digest(meta, arrays)
         write_atomically(self.path, save(arrays, metadata=meta))
         now = time.monotonic()
         self._saved_at = now
-        self._cost = now - start
+        self._seconds_to_save = now - start
 
 
 def _digest(meta: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
@@ -147,15 +153,17 @@ def open_state(
     *,
     by_process: bool = False,
 ) -> RunState[S]:
-    """Return where a run saves itself (nowhere without ``path``), filled if it is to be resumed.
+    """Return the state of a run, filled from its file if the run is to be resumed.
 
     ``identity`` is what the sums depend on besides model, seed and versions; ``blank`` makes the
-    empty sums of one pass. Of several processes each saves its own sums ``by_process``, or the
-    first those of all.
+    empty sums of one pass. Without ``path`` nothing is saved. Of several processes, each saves its
+    own sums if ``by_process``; else the first saves those of all.
     """
     processes = current()
     if path is None or (processes.rank > 0 and not by_process):
         return RunState(None, {})
+
+    # A state belongs to a file of weights, by its SHA-256.
     if loaded.weights_sha256 is None and loaded.file is None:
         raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
     if loaded.weights_sha256 is None:
@@ -163,7 +171,7 @@ def open_state(
             f"The weights of {loaded.name} were changed after loading, so its file's checksum is "
             "not theirs; save the changed model to a folder to use a state."
         )
-    shared = {
+    common = {
         "model": loaded.weights_sha256,
         "seed": seed,
         "dtype": loaded.dtype,
@@ -171,8 +179,8 @@ def open_state(
         "versions": versions(),
     }
     if by_process and processes.size > 1:
-        shared["processes"] = f"{processes.rank + 1} of {processes.size}"
-    saved: RunState[S] = RunState(own_file(Path(path)), {**shared, **identity})
+        common["processes"] = f"{processes.rank + 1} of {processes.size}"
+    state: RunState[S] = RunState(process_file(Path(path)), {**common, **identity})
     if resume:
-        saved.resume(blank)
-    return saved
+        state.resume(blank)
+    return state

@@ -1,8 +1,9 @@
-"""Batches of whole lines of a text, counted, and the share of them that a process has."""
+"""A run's text: cut into batches of whole lines, shared among processes, and described."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -19,52 +20,59 @@ Raw = TypeVar("Raw")  # A sentence or pair as it was read.
 def line_batches(
     loaded: LoadedModel, text: Corpus, limit: int | None = None
 ) -> Iterator[tuple[int, list[list[int]]]]:
-    """Yield (lines seen so far, token ids of the next batch); too long lines are left out."""
+    """Yield (lines seen so far, token ids of the next batch); lines that are too long are left out.
+
+    ``limit`` is the number of lines that are read at most.
+    """
     lines = itertools.islice(text.lines(), limit)
     return counted_batches(encode_lines(loaded, lines))
 
 
 def counted_batches(encoded: Iterable[Item | None]) -> Iterator[tuple[int, list[Item]]]:
-    """Yield (items seen so far, next batch); what is None is seen, but in no batch."""
-    seen = 0
+    """Yield (items seen so far, next batch); None, a skipped line, is counted and in no batch."""
+    n_seen = 0
     stream = iter(encoded)
     while window := list(itertools.islice(stream, WINDOW)):
-        seen += window.count(None)
+        n_seen += window.count(None)
         for batch in buckets(window, BATCH_TOKENS):
-            seen += len(batch)
-            yield seen, batch
+            n_seen += len(batch)
+            yield n_seen, batch
 
 
-def own_batches(
+def process_batches(
     rows: Iterable[Raw], n: int, encode: Callable[[list[Raw], bool], Iterable[Item | None]]
 ) -> Iterator[tuple[float, list[Item]]]:
-    """Yield (rows that this process has done by then, its next batch) of a corpus of ``n`` rows.
+    """Yield (rows done by then, next batch) of this process's share of a corpus of ``n`` rows.
 
-    All processes together have the batches that one alone would go through. They take windows of
-    rows in turn, and none encodes what another takes. Every process encodes the last windows, which
-    are too few for all, and takes their batches in turn. ``encode`` is called with the rows of a
-    window, and whether they are the first. Within a window the rows that are done are counted by
-    their tokens, since short ones come first.
+    All processes together have the batches that one alone would go through. Windows of rows are
+    dealt out in rounds, one to each process, which alone encodes it. The windows of a last round
+    that are too few for all processes are encoded by all of them, and their batches are dealt out.
+
+    ``encode`` is called with the rows of a window, and whether the window is the first. Within a
+    window, rows that are done are counted by their tokens, since short ones come first.
     """
     stream = iter(rows)
-    done = 0.0
-    n_windows = -(-n // WINDOW)
+    n_done = 0.0
+    n_windows = math.ceil(n / WINDOW)
     group = current()
+    in_full_rounds = n_windows - n_windows % group.size
     for number in range(n_windows):
         window = list(itertools.islice(stream, WINDOW))
-        full_round = number < n_windows - n_windows % group.size
-        if full_round and number % group.size != group.rank:
+        is_dealt_out = number < in_full_rounds
+        if is_dealt_out and number % group.size != group.rank:
             continue
         encoded = list(encode(window, number == 0))
-        tokens = sum(len(item) for item in encoded if item is not None)
-        batches = buckets(encoded, BATCH_TOKENS)
-        for batch in batches if full_round else share(batches):
-            done += len(window) * sum(map(len, batch)) / tokens
-            yield done, batch
+        n_tokens = sum(len(item) for item in encoded if item is not None)
+        batches: Iterable[list[Item]] = buckets(encoded, BATCH_TOKENS)
+        if not is_dealt_out:
+            batches = share(batches)
+        for batch in batches:
+            n_done += len(window) * sum(map(len, batch)) / n_tokens
+            yield n_done, batch
 
 
 def corpus_for(loaded: LoadedModel, corpus: Corpus) -> Corpus:
-    """Return the corpus as a model reads it: to an encoder-decoder model a table holds pairs."""
+    """Return the corpus as the model reads it: an encoder-decoder model takes a table as pairs."""
     if loaded.encoder_decoder and corpus.table is not None:
         return open_pairs(corpus.table)
     if corpus.n_pairs and not loaded.encoder_decoder:
@@ -84,23 +92,30 @@ def check_measured(text: Corpus, lines: int) -> None:
         )
 
 
-def description(text: Corpus, limit: int | None, lines: int) -> dict[str, Any]:
+def text_description(text: Corpus, limit: int | None, lines: int) -> dict[str, Any]:
     """Describe what was read of a text; refuse one of which every line was skipped."""
     check_measured(text, lines)
     skipped = min(text.n_sentences, limit or text.n_sentences) - lines
     return {"name": text.name, "sha256": text.sha256, "lines": lines, "skipped": skipped}
 
 
-# Tokens of a sentence that fits a picture.
+# Tokens of a sentence that fits a picture
 SHORTEST = 8
 LONGEST = 16
 
 
-def handy_sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
-    """Choose sentences of the built-in sample of a handy length, or the shortest there are."""
+def short_sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
+    """Choose sentences of the built-in sample that fit a picture, then the shortest others.
+
+    Returns each with its token ids.
+    """
+
+    def rank(sentence: tuple[str, list[int]]) -> int:
+        """Return 0 for all sentences that fit: they stay in the order of the sample."""
+        _, ids = sentence
+        return 0 if SHORTEST <= len(ids) <= LONGEST else len(ids)
+
     texts = list(sample_corpus().lines())
     encoded = encode_lines(loaded, texts)
-    known = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]
-    # Sorting is stable: sentences of a handy length come first, as they stand in the sample.
-    known.sort(key=lambda item: 0 if SHORTEST <= len(item[1]) <= LONGEST else len(item[1]))
-    return known[:count]
+    read = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]
+    return sorted(read, key=rank)[:count]

@@ -1,4 +1,8 @@
-"""How well a tokenizer fits its model, and the data that it reads."""
+"""How well a tokenizer fits its model and the data that it reads: counts, and warnings about them.
+
+Three warnings: the tokenizer may be another model's; it does not know much of the data; the data
+spell special tokens such as ``[MASK]``.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,20 @@ from headscope.data.examples import Examples
 from headscope.data.pieces import count_unknown, special_ids, tokenise
 from headscope.models.run.loaded import LoadedModel
 
-TEXTS = 512  # Texts of the data that are looked at, from its beginning.
-#: Share of unknown pieces from which on results carry a warning. Of the texts and models that were
-#: tried, those that fit have none among 55,000 pieces, and those that do not 4 to 29%.
+TEXTS = 512  # Texts of the data whose pieces are counted, from its beginning
+#: Share of unknown pieces from which results carry a warning. Of the texts and models that were
+#: tried, those that fit have no unknown one among 55,000 pieces, those that do not 4 to 29%.
 MOST_UNKNOWN = 0.03
-#: A tokenizer with fewer pieces than this share of the embedding's rows is another model's: rows
-#: that are left free, for later tokens or to make their number round, are a few per cent.
+#: A tokenizer with fewer pieces than this share of the embedding's rows is probably another
+#: model's: rows left free, for later tokens or a round number, are a few per cent.
 FEWEST_PIECES = 0.75
 
 
 def fit_of(loaded: LoadedModel, data: object = None) -> dict[str, Any] | None:
-    """Count what a tokenizer knows, and which share of the data's pieces it does not."""
+    """Count the pieces that a tokenizer has, and the share of the data's that it does not know.
+
+    Returns the field ``tokenizer`` of a result's provenance; None without a tokenizer.
+    """
     if loaded.tokenizer is None:
         return None
     n_unknown = 0
@@ -43,7 +50,10 @@ def fit_of(loaded: LoadedModel, data: object = None) -> dict[str, Any] | None:
 
 
 def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[str]:
-    """Yield a sentence for everything that does not fit."""
+    """Yield the warnings about the counts of :func:`fit_of`.
+
+    ``name`` and ``data`` are what the warnings call the model and its data.
+    """
     if fit is None:
         return
     pieces = fit["pieces"]
@@ -62,13 +72,13 @@ def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[s
 
 
 def special_warnings(loaded: LoadedModel, data: Any) -> Iterator[str]:
-    """Say where texts hold special tokens that somebody has written out."""
-    known = loaded.tokenizer.convert_ids_to_tokens(sorted(special_ids(loaded.tokenizer)))
-    names = [name for name in known if name]
+    """Yield a warning if texts spell special tokens, such as ``[MASK]``, in letters."""
+    tokens = loaded.tokenizer.convert_ids_to_tokens(sorted(special_ids(loaded.tokenizer)))
+    names = [name for name in tokens if name]
     if not names:
         return
-    first_letters = "".join({re.escape(name[0]) for name in names})  # looked for first: faster
     any_name = "|".join(map(re.escape, names))
+    first_letters = "".join({re.escape(name[0]) for name in names})  # to look for them is faster
     spelled = re.compile(f"(?=[{first_letters}])(?:{any_name})")
     n_texts = 0
     n_special = 0
@@ -89,7 +99,7 @@ def special_warnings(loaded: LoadedModel, data: Any) -> Iterator[str]:
 
 
 def _texts(data: object) -> Iterator[Iterable[str]]:
-    """Yield the texts of any data that a run is measured on, those of one kind together."""
+    """Yield the streams of texts in any data that a run is measured on."""
     data = getattr(data, "test", data)  # transfer reads two files, and measures on this one
     if isinstance(data, Corpus) and data.pairs is not None:
         yield chain.from_iterable(data.pairs())

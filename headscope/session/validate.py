@@ -1,4 +1,4 @@
-"""The certificate before a measurement."""
+"""The certificate before a measurement: no numbers of a model that our attention does not equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from headscope.models.run.loaded import LoadedModel
 
 
 def require_valid(loaded: LoadedModel, check: bool) -> ValidationSummary:
-    """Validate before a measurement; again only when the weights have changed since."""
+    """Return the certificate of a model; raise ValidationFailedError where it fails.
+
+    It is computed again only if the weights have changed since the last time. Without ``check`` it
+    is skipped; a model in training mode is refused all the same.
+    """
     if (training := training_reason(loaded)) is not None:
         raise ValidationFailedError(f"{loaded.name} cannot be measured: {training}.")
     if not check:
@@ -30,15 +34,15 @@ def require_valid(loaded: LoadedModel, check: bool) -> ValidationSummary:
 
 @contextmanager
 def validating(loaded: LoadedModel, check: bool) -> Iterator[Future[ValidationSummary]]:
-    """Do what :func:`require_valid` does while the block, which leaves the model alone, runs.
+    """Run :func:`require_valid` in a thread while the block runs, which must not touch the model.
 
-    The result or the error is available after the block. On a GPU, whose settings may belong to one
-    thread, validation runs before the block instead.
+    The certificate, or the error, is in the future that is yielded. On a GPU, some of whose
+    settings belong to one thread, it is computed before the block instead.
     """
     if loaded.device != "cpu":
-        done = Future[ValidationSummary]()
-        done.set_result(require_valid(loaded, check))
-        yield done
+        certificate = Future[ValidationSummary]()
+        certificate.set_result(require_valid(loaded, check))
+        yield certificate
         return
     with ThreadPoolExecutor(1) as thread:
         yield thread.submit(copy_context().run, require_valid, loaded, check)

@@ -1,4 +1,8 @@
-"""What a person is shown of a result, as a list of plain values that each renderer draws."""
+"""What a person is shown of a result, as a list of plain values: the *blocks*.
+
+A command's view returns blocks (:data:`Block` lists their kinds). Each renderer draws those that
+are for it: the terminal, the page, figure files.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +30,24 @@ PURPLE = "#CC79A7"
 GREY = "#999999"
 
 
-class Place(Flag):
-    """Where a block appears; figure files and CSV files are named separately."""
+class Medium(Flag):
+    """Where a block is shown. Figure files are a matter of a block's ``file``."""
 
     TERMINAL = auto()
     PAGE = auto()
-    VERBOSE = auto()  # In the terminal only where the user asks for more.
+    VERBOSE = auto()  # In the terminal with --verbose
 
 
-TERMINAL = Place.TERMINAL
-PAGE = Place.PAGE
-BOTH = Place.TERMINAL | Place.PAGE
-VERBOSE = Place.VERBOSE
-NOWHERE = Place(0)
-#: Title; attribute, index or function of a row that gives the value; and how that is written: so
-#: many digits, or by a function.
+TERMINAL = Medium.TERMINAL
+PAGE = Medium.PAGE
+BOTH = Medium.TERMINAL | Medium.PAGE
+VERBOSE = Medium.VERBOSE
+NOWHERE = Medium(0)
+#: A column of a table: its title; where a row has its value (an attribute, an index, or a
+#: function); and how the value is written (with so many digits, or by a function).
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
-
-
-#: Controls, leading sentences and warnings are always shown, however long the output is.
+#: How a paragraph is set. "lead" is the answer, "soft" a legend, "control" what a number is
+#: compared with, "check" what proves the numbers.
 Style = Literal[
     "", "lead", "formula", "check", "soft", "control", "passed", "failed", "warning", "code"
 ]
@@ -56,7 +59,7 @@ class Text:
 
     text: str
     style: Style = ""
-    on: Place = BOTH
+    on: Medium = BOTH
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Table:
     columns: Sequence[Column]
     rows: Iterable[Any]
     title: str = ""
-    on: Place = BOTH
+    on: Medium = BOTH
 
 
 @dataclass(frozen=True)
@@ -80,69 +83,74 @@ class Series:
     colour: str | Sequence[str] = BLUE
     marker: str = "o"
     dash: Literal["-", "--", ":"] = "-"
-    width: float = 1.5  # Of the line.
-    #: Number of each point's group, which chooses its colour from dark to light.
-    groups: Sequence[int] = ()
-    band: Sequence[tuple[float, float]] = ()  # Low and high end at each x, drawn as a band.
+    width: float = 1.5  # Of the line
+    groups: Sequence[int] = ()  # The number of each point's group, by which it is coloured
+    band: Sequence[tuple[float, float]] = ()  # Low and high end at each x, drawn as a band
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines, points or bars over x; ``alt`` says where the numbers are."""
+    """Lines, points or bars over x; ``alt`` says, to who cannot see it, where the numbers are."""
 
     title: str
     x: str
     y: str
     series: Sequence[Series]
     alt: str = ""
-    #: Name of the figure's file, without its ending; a panel of a larger figure has none.
-    file: str = ""
-    #: Lines across the panel at a value of y (of x for bars), by their name.
+    file: str = ""  # Name of the figure's file, without its ending; empty in a larger figure
+    #: Lines across the panel at a value of y (for bars, at their length), by name.
     levels: Mapping[str, float] | None = None
-    x_levels: Mapping[str, float] | None = None  # The same at a value of x.
-    #: "log" counts in powers of 2, "log10" of 10, "percent" writes shares.
+    x_levels: Mapping[str, float] | None = None  # The same at a value of x
+    #: "log" counts in powers of 2, "log10" of 10; "percent" writes shares.
     x_scale: Literal["linear", "log", "log10", "percent"] = "linear"
-    x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., instead of numbers.
+    x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., instead of numbers
     y_scale: Literal["linear", "log10"] = "linear"
     size: tuple[float, float] = (6.6, 4.2)
-    on: Place = PAGE
+    on: Medium = PAGE
 
 
 @dataclass(frozen=True)
 class HeadMap:
-    """A number of every head: (row's name, head) -> value."""
+    """A number of every head, by (layer's name, number of the head)."""
 
     title: str
     legend: str
     values: Mapping[tuple[str, int], float | None]
     digits: int
     file: str = ""
-    bold_from: float | None = None  # Values from here on are bold in the terminal.
-    marks: Mapping[tuple[str, int], str] | None = None  # Written behind values in the terminal.
-    on: Place = TERMINAL
+    bold_from: float | None = None  # The least value that is bold in the terminal
+    marks: Mapping[tuple[str, int], str] | None = None  # Follow the numbers in the terminal
+    on: Medium = TERMINAL
 
 
 @dataclass(frozen=True)
 class HeadMarks:
-    """A short mark of every head in the terminal: (row's name, head) -> (mark, rich style)."""
+    """A short mark of every head in the terminal, with its style as rich writes it.
+
+    By (layer's name, number of the head).
+    """
 
     marks: Mapping[tuple[str, int], tuple[str, str]]
     legend: str
-    on: Place = TERMINAL
+    on: Medium = TERMINAL
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Tokens by tokens, shaded by value; without names of columns the corner of a wide matrix."""
+    """A matrix of tokens by tokens, shaded by value.
+
+    Without names of columns, it is any other matrix, of which the first rows and columns are shown.
+    """
 
     title: str
     values: Sequence[Sequence[float | None]]
     rows: Sequence[str]
     columns: Sequence[str] = ()
-    #: Of all of it, where ``values`` are only the first rows and columns.
-    shape: tuple[int, ...] = ()
-    weights: bool = False  # Weights have two digits and go from 0 to 1; scores have one.
-    on: Place = BOTH
+    shape: tuple[int, ...] = ()  # Of the whole matrix, if ``values`` are a corner of it
+    weights: bool = (
+        False  # Whether values are weights from 0 to 1, with two digits; scores have one
+    )
+    on: Medium = BOTH
 
 
 @dataclass(frozen=True)
@@ -151,13 +159,13 @@ class Panels:
 
     title: str
     panels: Sequence[Chart | Matrix]
-    file: str  # Empty where the page alone shows them.
-    across: int
+    file: str  # Empty if the page alone shows them
+    across: int  # Panels side by side
     size: tuple[float, float]
     alt: str = ""
-    #: The groups of points: a caption for their colours, and a name for each.
+    #: The groups of points in the charts: a caption for their colours, and a name for each.
     groups: tuple[str, Sequence[str]] = ("", ())
-    on: Place = NOWHERE
+    on: Medium = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -166,26 +174,26 @@ class Details:
 
     title: str
     blocks: Sequence[Block]
-    on: Place = BOTH
+    on: Medium = BOTH
 
 
 @dataclass(frozen=True)
 class Custom:
     """Content that no other block can show."""
 
-    html: str = ""  # Markup that is safe already.
+    html: str = ""  # Escaped already
     text: str = ""
-    on: Place = BOTH
+    on: Medium = BOTH
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that no chart can show; ``draw`` loads matplotlib when it is called."""
+    """A figure file that no chart can show; the page lacks it."""
 
-    file: str  # Name of the figure's file, without its ending; the page has none of it.
+    file: str  # Its name, without its ending
     draw: Callable[[], Figure]
     alt: str = ""
-    on: Place = NOWHERE
+    on: Medium = NOWHERE
 
 
 Block = Text | Table | Chart | HeadMap | HeadMarks | Matrix | Panels | Details | Drawing | Custom
@@ -198,18 +206,19 @@ def behind(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def text_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", on: Place = BOTH
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", on: Medium = BOTH
 ) -> Table:
-    """Make a table of cells that are written already."""
+    """Make a table from cells that are texts."""
     return Table([(name, i, str) for i, name in enumerate(columns)], rows, title, on)
 
 
 def table_cells(table: Table) -> list[list[str]]:
-    """Write every cell of a table, the same for all renderers."""
+    """Return the text of every cell, which is the same for all renderers."""
     return [[_cell_text(row, column) for column in table.columns] for row in table.rows]
 
 
 def _cell_text(row: Any, column: Column) -> str:
+    """Return the text of a row's cell in a column."""
     _, source, form = column
     if isinstance(source, int):
         value = row[source]

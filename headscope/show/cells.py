@@ -1,4 +1,4 @@
-"""What tables, sentences, CSV and Markdown of all commands share: columns, numbers, intervals."""
+"""How all commands write tables, numbers and lists: for the terminal, CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headscope.core.safe_text import markdown
 if TYPE_CHECKING:
     import pandas
 
-Row = TypeVar("Row")  # A layer: its number, or its name.
-Cell = TypeVar("Cell")  # The value of a head.
+Row = TypeVar("Row")  # A layer: its number, or its name
+Cell = TypeVar("Cell")  # The value of a head
 
 
 def make_table(
@@ -38,9 +38,9 @@ def make_table(
 def head_rows(
     cells: Mapping[tuple[Row, int], Cell], layers: Iterable[Row] | None = None
 ) -> list[tuple[Row, list[Cell | None]]]:
-    """Arrange values by (layer, head) as rows of heads, None where there is no such head.
+    """Arrange values by (layer, head) as rows of heads; None stands where there is no such head.
 
-    Without ``layers`` there is a row for each layer that has a head, in the order of ``cells``.
+    ``layers`` are the rows, by default the layers of ``cells`` in their order.
     """
     heads = range(max((head for _, head in cells), default=-1) + 1)
     rows = dict.fromkeys(layer for layer, _ in cells) if layers is None else layers
@@ -50,7 +50,7 @@ def head_rows(
 def model_line(result: Any, heads: int | None = None) -> Text:
     """Say which model a result is of, and how far our attention is from the model's.
 
-    ``heads`` counts all heads, for a model whose layers have different numbers of them.
+    ``heads`` is the number of all heads, if layers have different numbers of them.
     """
     model = result.provenance["model"]
     certificate = result.validation
@@ -86,7 +86,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def fields_csv(names: Sequence[str], items: Iterable[Any]) -> str:
-    """Write attributes of items as CSV: ``error.mean`` as ``error``, ``error.sem`` as it is."""
+    """Write attributes of items as CSV; the column of ``error.mean`` is called ``error``."""
     header = [name.removesuffix(".mean").replace(".", "_") for name in names]
     return csv_text(header, map(attrgetter(*names), items))
 
@@ -119,12 +119,12 @@ def interval_text(interval: Sequence[float] | None) -> str:
 
 
 def plus_minus(text: str, half: float | None, form: str = ".3f") -> str:
-    """Put half of an interval, or a spread, behind a number; nothing where it is unknown."""
+    """Append half of an interval, or a spread, to a number; nothing if it is unknown."""
     return text if half is None else f"{text} +-{half:{form}}"
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of what is known, or None."""
+    """Return the mean of the values that are known; None if none is."""
     known = [float(value) for value in values if value is not None]
     return fmean(known) if known else None
 
@@ -141,6 +141,7 @@ def joined(words: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
+#: A hyphen that stands for a minus: before a number, and not within a word or a range.
 _MINUS = re.compile(r"(?<![\w.)\]-])-(?=\.?\d)")
 _SIGNS = {"+-": "±", "W_Q W_K^T": "W_QW_Kᵀ", "W_V W_O": "W_VW_O", "^T": "ᵀ", "R^2": "R²", "^2": "²"}
 
@@ -176,7 +177,7 @@ def table(
 
 
 def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Fold lines up under a title that opens them; nothing where there are none."""
+    """Fold lines up under a title; without lines, write nothing."""
     lines = list(lines)
     if lines:
         yield from ("", f"<details><summary>{markdown(title)}</summary>", "", *lines, "")

@@ -1,4 +1,4 @@
-"""How numbers with intervals, and what a change does to a model, are written."""
+"""Estimates in words: a number with its interval, a comparison, and the effect of a change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headscope.stats.estimate import Estimate
 
 
 def ranged(number: Estimate | None, digits: int = 3) -> str:
-    """Write a number with its interval in brackets; without it where it is unknown."""
+    """Write a number with its interval in brackets; without the interval if it is unknown."""
     if number is None or number.value is None:
         return "-"
     text = decimal(number.value, digits)
@@ -21,7 +21,10 @@ def ranged(number: Estimate | None, digits: int = 3) -> str:
 
 
 def compared(gap: Estimate | None, other: str) -> str:
-    """Say whether a number lies above or below another, by the interval of their difference."""
+    """Say whether a number lies above or below another.
+
+    ``gap`` is their difference with its interval; ``other`` is what the other one is called.
+    """
     if gap is None or gap.value is None or gap.interval is None:
         return f"no interval of the difference to {other}"
     low, high = gap.interval
@@ -37,17 +40,18 @@ def cosine_text(effect: Effect | None, digits: int = 4) -> str:
 
 
 def run_lines(result: Any) -> str:
-    """Say on which model, text and task a result was measured, a line each."""
+    """Say on which model, text and task a result was measured, in a line each."""
     text = result.text
     lines = [
         model_line(result).plain,
         f"Text    {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens",
     ]
+    task = result.task
     if dropped := text.get("dropped"):
         lines[-1] += f"; {dropped:,} lines that the task is measured on are left out"
-    elif result.task is not None and result.task.data["sha256"] == text["sha256"]:
+    elif task is not None and task.data["sha256"] == text["sha256"]:
         lines[-1] += "; the task is measured on the same text"
-    if (task := result.task) is not None:
+    if task is not None:
         drawn = f" ({task.data['drawn']})" if task.data.get("drawn") else ""
         examples = f"{task.data['name']}: {task.examples:,} examples{drawn}"
         baseline = f"{task.metric} {ranged(task.baseline, 2)} unchanged"

@@ -1,6 +1,7 @@
-"""Figures of matplotlib: blocks drawn, one for each file name, and what all figures share.
+"""Figures of matplotlib: blocks drawn, their files, and what all figures share.
 
-Made without pyplot, and no setting of matplotlib is left changed.
+:func:`figures_of` draws the blocks that have a file's name, :func:`figure_files` writes the files.
+All is done without pyplot, and no setting of matplotlib is left changed.
 """
 
 from __future__ import annotations
@@ -42,13 +43,12 @@ from headscope.stats.estimate import Estimate
 __all__ = ["BLUE", "GREY", "VERMILION", "model_name"]  # for those who draw with this module
 
 Array = np.ndarray
-#: Tokens of a matrix that are shown, and up to how many each cell has its number.
-_TOKENS = 24
-_NUMBERED = 16
+_TOKENS = 24  # Tokens of a matrix that are shown at most
+_NUMBERED = 16  # Tokens of a matrix up to which each cell has its number
 
 
 def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
-    """Draw every block that has a file's name; nothing where the run writes no figures."""
+    """Draw every block that has a file's name; nothing if the run writes no figures."""
     if not formats_to_draw():
         return
     for block in blocks:
@@ -106,7 +106,7 @@ def _panels_figure(block: Panels) -> Figure:
 
 
 def _handles_by_label(figure: Figure) -> dict[str, Any]:
-    """Return what a legend of all panels shows: each label once, as it is drawn first."""
+    """Return what a legend of all panels shows: each label once, as the first panel draws it."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -115,14 +115,16 @@ def _handles_by_label(figure: Figure) -> dict[str, Any]:
 
 
 def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool = True) -> None:
-    """Draw a number of every head on axes: in words in its cell, and as a colour beside a bar."""
+    """Draw a number of every head: as its cell's colour, and written there if ``text``."""
     rows = head_rows(block.values)
     grid = np.array([values for _, values in rows], dtype=float)  # None becomes NaN
     image = axes.imshow(grid, aspect="auto", cmap="viridis")
     label_grid(axes, len(rows), grid.shape[1], [layer for layer, _ in rows])
-    for (layer, head), value in np.ndenumerate(grid if text else grid[:0]):
-        if np.isfinite(value):
-            cell_text(axes, layer, head, f"{value:.{block.digits}f}", image.to_rgba(value), 6.5)
+    if text:
+        for (layer, head), value in np.ndenumerate(grid):
+            if np.isfinite(value):
+                number = f"{value:.{block.digits}f}"
+                cell_text(axes, layer, head, number, image.to_rgba(value), 6.5)
     if legend:
         small_colour_bar(axes.figure, image, axes, block.legend, 0.03)
     axes.set_title(block.title, fontsize=10)
@@ -159,7 +161,7 @@ def _number(value: Estimate | float | None) -> float | None:
 
 
 def _bars_on(axes: Axes, series: Series) -> None:
-    """Draw a bar for each value, unknown ones without length, and intervals across their ends."""
+    """Draw a bar for each value (of no length if it is unknown), with its interval at its end."""
     lengths = [_number(value) or 0.0 for value in series.y]
     axes.barh(range(len(lengths)), lengths, color=series.colour)
     axes.set_yticks(range(len(lengths)), list(series.x), fontsize=7)
@@ -205,7 +207,7 @@ def _lines_across(draw_line: Callable[..., Any], levels: Mapping[str, float] | N
 
 
 def _name_ticks(axes: Axes, names: Sequence[str]) -> None:
-    """Write names at x = 0, 1, 2 ..., aslant where they are long."""
+    """Write names at x = 0, 1, 2 ..., aslant if they are long."""
     axes.set_xticks(range(len(names)), names)
     if max(map(len, names)) > 6:
         axes.set_xticks(axes.get_xticks(), names, rotation=60, ha="right")
@@ -224,22 +226,25 @@ def _set_scales(axes: Axes, chart: Chart) -> None:
 
 
 def _matrix_on(axes: Axes, matrix: Matrix) -> None:
-    """Shade tokens by tokens, the first of a long sentence, with their numbers where few."""
+    """Shade a matrix of tokens by tokens; with few tokens, write its numbers, too."""
     names = [name[:14].replace("$", r"\$") for name in matrix.columns[:_TOKENS]]
-    n = len(names)
-    values = np.array([row[:n] for row in matrix.values[:n]], dtype=float)  # None becomes NaN
+    n_tokens = len(names)
+    rows = [row[:n_tokens] for row in matrix.values[:n_tokens]]
+    values = np.array(rows, dtype=float)  # None becomes NaN
     low = 0.0 if matrix.weights else float(np.nanmin(values))
     high = 1.0 if matrix.weights else float(np.nanmax(values))
     image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high if high > low else low + 1)
-    axes.set_xticks(range(n), names, fontsize=7, rotation=60, ha="right")
-    axes.set_yticks(range(n), names, fontsize=7)
+    axes.set_xticks(range(n_tokens), names, fontsize=7, rotation=60, ha="right")
+    axes.set_yticks(range(n_tokens), names, fontsize=7)
     axes.set_title(f"{matrix.title} (queries down)", fontsize=9)
+    if n_tokens > _NUMBERED:
+        return
     for (i, j), value in np.ndenumerate(values):
-        text = matrix_cell(value, matrix.weights)
-        if n <= _NUMBERED and np.isfinite(value) and text != ".":
-            cell_text(axes, i, j, text, image.to_rgba(value), 6)
-    for written in axes.texts:
-        written.set_in_layout(False)  # measuring hundreds of them takes seconds
+        number = matrix_cell(value, matrix.weights)
+        if np.isfinite(value) and number != ".":
+            cell_text(axes, i, j, number, image.to_rgba(value), 6)
+    for text in axes.texts:
+        text.set_in_layout(False)  # measuring hundreds of them takes seconds
 
 
 class NotebookFigure(Figure):
@@ -258,18 +263,20 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-#: By the kind of a file: module of matplotlib (pdf's takes a quarter of a second), canvas, options.
+#: For each kind of file: matplotlib's module (imported when it is used), its canvas, and options
+#: that leave the date out.
 _CANVASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "png": ("backend_agg", "FigureCanvasAgg", {}),
     "svg": ("backend_svg", "FigureCanvasSVG", {"metadata": {"Date": None}}),
     "pdf": ("backend_pdf", "FigureCanvasPdf", {"metadata": {"CreationDate": None}}),
 }
-#: Fixed ids; text that stays text is a third of the size, and can be searched.
+#: Settings for the same bytes every time (fixed ids), and for text that stays text: the files are a
+#: third of the size and can be searched.
 _PLAIN = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
 
 
 def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
-    """Draw each figure as ``NAME.png`` and ``NAME.svg``, or in the formats of the run.
+    """Return the content of each figure's files, by default ``NAME.png`` and ``NAME.svg``.
 
     The same figure gives the same bytes.
     """
@@ -311,7 +318,7 @@ def legend_beside(
     columns: int = 1,
     **options: Any,
 ) -> None:
-    """Put one legend outside all panels: by default that of the first one."""
+    """Put one legend outside all panels, by default that of the first panel."""
     options.setdefault("handles", figure.axes[0].get_legend_handles_labels()[0])
     figure.legend(loc=location, ncols=columns, fontsize=7, frameon=False, **options)
 
@@ -338,7 +345,7 @@ def small_colour_bar(figure: Any, image: Any, axes: Any, legend: str, fraction: 
 
 
 def ink(ground: Any) -> str:
-    """Return black or white, whichever has the greater contrast to a colour (WCAG 2)."""
+    """Return the colour to write in on ``ground``: black or white by contrast (WCAG 2)."""
     red, green, blue = map(_linear, ground)
     luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     return "black" if luminance > 0.179 else "white"

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ready_folder(folder: Path | None) -> Iterator[None]:
-    """Make the folder before a long run starts; delete it again if it stays empty.
+    """Make the folder before a long run starts, and delete it again if it stays empty.
 
-    The folder is locked while the run lasts: another run that names it is refused.
+    While the block runs the folder is locked, so that another run that names it is refused.
     """
     if folder is None:
         yield
         return
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,13 +44,13 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
             clear_parts(folder)
             yield
     finally:
-        for path in missing:
+        for path in new_folders:
             with suppress(OSError):  # it is not empty, or gone
                 path.rmdir()
 
 
 def names_of(*stems: str) -> tuple[str, ...]:
-    """Return the names that a table and a figure of each stem have."""
+    """Return the names of the files of a table and a figure: ``flow.csv``, ``flow.png``, ..."""
     names: list[str] = []
     for stem in stems:
         names += [f"{stem}.{kind}" for kind in ("csv", *FORMATS)]
@@ -58,11 +58,11 @@ def names_of(*stems: str) -> tuple[str, ...]:
 
 
 def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> dict[str, bytes]:
-    """Return ``NAME.csv`` of every table, ``NAME.png`` and ``NAME.svg`` of every figure."""
+    """Return the content of ``NAME.csv`` for every table, and of the files of every figure."""
     from headscope.show.figures import figure_files
 
-    written = {f"{name}.csv": text.encode("utf-8", "replace") for name, text in tables.items()}
-    return written | figure_files(figures)
+    files = {f"{name}.csv": text.encode("utf-8", "replace") for name, text in tables.items()}
+    return files | figure_files(figures)
 
 
 def write_files(
@@ -70,8 +70,8 @@ def write_files(
 ) -> None:
     """Write every file completely or not at all; none is replaced before all are written.
 
-    Of the ``stale`` names, which an earlier run may have left, those not among ``files`` are
-    deleted, not to be taken for this run's. The file ``mark`` says that all the others are there.
+    Files of the ``stale`` names that are not among ``files`` are deleted: an earlier run left them.
+    The file ``mark`` is written last: where it is, all the others are.
     """
     write_set(
         {folder / name: data for name, data in files.items()},

@@ -27,9 +27,9 @@ from headscope.show.view import view_of
 
 _SECONDS = 0.5  # Between two updates of the bar
 _BAR = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
-#: The command whose bar is shown, while it is.
-_RUNNING: list[str] = []
-_STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
+#: The command whose bar is shown at the moment; a command that it calls shows none.
+_running: list[str] = []
+_CELL_STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
 
 
 @contextmanager
@@ -38,26 +38,26 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
     from IPython import get_ipython
     from IPython.display import HTML, display
 
-    if _RUNNING or get_ipython() is None:
+    if _running or get_ipython() is None:
         yield None
         return
     steps = Steps(names)
-    last = 0.0
+    updated_at = 0.0
     html: Any = HTML
     bar: Any = display(html(""), display_id=True)  # type: ignore[no-untyped-call]
-    _RUNNING.append(command)
+    _running.append(command)
 
     def tell(step: str, done: int, total: int) -> None:
-        nonlocal last
+        nonlocal updated_at
         steps.tell(step, done, total)
-        if time.monotonic() - last > _SECONDS:
-            last = time.monotonic()
+        if time.monotonic() - updated_at > _SECONDS:
+            updated_at = time.monotonic()
             bar.update(html(_BAR.format(steps.share or 0.0, command, steps.title())))
 
     try:
         yield tell
     finally:
-        _RUNNING.pop()
+        _running.pop()
         bar.update(html(""))
 
 
@@ -71,7 +71,7 @@ def headline(result: Any) -> str:
 
 
 def html(result: Any) -> str:
-    """Write the key sentences, and the map of heads or the first figure."""
+    """Write what Jupyter shows: the key sentences, and the map of heads or the first figure."""
     sentences = Markup("<br>").join(tidy(headline(result)).splitlines())
     title = Markup("<b>{} of {}</b>").format(result.command_name, model_name(result))
     markup = [Markup("<p>{}. {}</p>").format(title, sentences)]
@@ -98,9 +98,9 @@ def _image(figure: Any, alt: str) -> Markup:
 
 
 def figure_of(result: Any, name: str = "", ax: Any = None) -> Any:
-    """Draw the figure of a result that has this name, by default its first; None without any.
+    """Draw the figure of this name, by default the result's first; None if there is none.
 
-    With ``ax`` it is drawn there, if it has one panel.
+    A chart can be drawn on the caller's ``ax``.
     """
     from headscope.core.errors import InputError
     from headscope.show.figures import chart_on, figures_of
@@ -128,6 +128,7 @@ def figure_of(result: Any, name: str = "", ax: Any = None) -> Any:
 
 
 def _blocks(result: Any) -> list[Block]:
+    """Return the blocks that the command's view makes of a result."""
     blocks = view_of(result.command_name).blocks
     return [] if blocks is None else list(blocks(result))
 
@@ -149,4 +150,4 @@ def _cell(text: str, style: str) -> Markup:
     """Write a head's mark on the light colour of its role's style."""
     colours = {role.style: role.light for role in primary_roles()}
     cell = Markup('<td style="{};background:{}">{}</td>')
-    return cell.format(_STYLE, colours.get(style, "#fff"), text)
+    return cell.format(_CELL_STYLE, colours.get(style, "#fff"), text)

@@ -1,4 +1,4 @@
-"""How Python and notebooks show a result: one line, its answer, or its picture."""
+"""How Python shows a result: ``repr`` in a line, ``print`` its answer, Jupyter its picture."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """What every result of a command can do."""
+    """What every result of a command can do, as the base class of all."""
 
     provenance: dict[str, Any]
-    command_name: ClassVar[str]  # That of ``ClassifyResult`` is ``classify``
-    __iter__: ClassVar[None] = None  # Items are heads by their names: nothing to count through
+    command_name: ClassVar[str]  # Of ``ClassifyResult``: ``classify``
+    __iter__: ClassVar[None] = None  # Else Python would try result[0], result[1], ...
 
     def __init_subclass__(cls) -> None:
         """Take the command's name from the class, unless it has another one."""
@@ -38,8 +38,8 @@ class Shown:
         """Return what was measured of one head: ``L2H8``, or ``cross:L0H3``; else KeyError."""
         rows = {head.name: head for head in getattr(self, "heads", ())}
         if name not in rows:
-            there = f"its heads are {', '.join([*rows][:3])} ..." if rows else "it is of no heads"
-            raise KeyError(f"this {type(self).__name__} has no {name!r}: {there}")
+            known = f"its heads are {', '.join([*rows][:3])} ..." if rows else "it is of no heads"
+            raise KeyError(f"this {type(self).__name__} has no {name!r}: {known}")
         return rows[name]
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,7 @@
-"""How a run shows what it measured: formats of figures, and how much in the terminal."""
+"""How a run shows what it measured: formats of figure files, and how much the terminal shows.
+
+Both hold inside a block of :func:`showing`, so that no function has to pass them on.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _VERBOSE: ContextVar[bool] = ContextVar("verbose", default=False)
 
 
 def formats_to_draw() -> tuple[str, ...]:
-    """Return the kinds of files that the run draws figures as; none where it draws none."""
+    """Return the formats of the run's figure files; empty if it draws none."""
     return _FORMATS.get()
 
 
@@ -24,7 +27,7 @@ def is_verbose() -> bool:
 
 @contextmanager
 def showing(formats: Sequence[str], *, verbose: bool = False) -> Iterator[None]:
-    """Draw every figure inside in these formats; show everything in the terminal if ``verbose``."""
+    """Set what holds inside the block: the formats of figure files, and --verbose."""
     formats_before = _FORMATS.set(tuple(formats))
     verbose_before = _VERBOSE.set(verbose)
     try:

@@ -1,4 +1,8 @@
-"""Blocks in the terminal: rich tables and paragraphs, 80 columns wide or more."""
+"""Blocks in the terminal: rich tables and paragraphs, 80 columns wide or more.
+
+:func:`terminal` chooses what is shown, :func:`_drawn` draws one block; the maps of heads and the
+matrices below it take as many columns as fit.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,11 @@ from headscope.show.style import is_verbose
 _STYLES = {"": "", "control": "", "code": "", "lead": "bold", "formula": "italic", "soft": "dim"}
 _STYLES |= {"check": "green", "passed": "bold green", "failed": "bold red", "warning": "yellow"}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
-_NAME = 8  # Columns of a row's name
-#: Rows and columns that are shown of a matrix that has no token across.
-_ROWS = 4
-_ACROSS = 8
-#: Styles of cells by their share of the scale, more vivid for more, on dark and light ground.
+_NAME_WIDTH = 8  # Characters of a row's name
+# Rows and columns that are shown of a matrix that is not tokens by tokens
+_CORNER_ROWS = 4
+_CORNER_COLUMNS = 8
+#: Styles of a matrix's cells: the least share of the scale, and the style from there on.
 _SHADES = (
     (0.6, "bold #ffffff on #005fd7"),
     (0.35, "#ffffff on #4a74ad"),
@@ -46,9 +50,9 @@ _SHADES = (
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A table with as many columns as fit in the terminal."""
+    """Something that is drawn as wide as the terminal is when it is printed."""
 
-    draw: Callable[[int], Iterable[RenderableType]]  # Takes the terminal's columns
+    draw: Callable[[int], Iterable[RenderableType]]  # Called with the terminal's columns
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -61,24 +65,26 @@ def terminal(
 ) -> Iterator[RenderableType]:
     """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``.
 
-    The answer comes first: unless the run is verbose or ``complete`` is set, only sentences are
-    shown after the first map or table; what is left out is counted at the end.
+    The answer comes first: after the first map or table only sentences are shown, and what is left
+    out is counted at the end. All is shown if ``complete``, by default with --verbose.
     """
     if complete is None:
         complete = is_verbose()
     is_first = True
-    has_drawn = False  # a map or a table
+    has_table = False  # Whether a map or a table is shown already
     n_hidden = 0
     for block in blocks:
-        if not block.on & (TERMINAL | VERBOSE) or block == Text("", on=block.on):
+        is_for_terminal = bool(block.on & (TERMINAL | VERBOSE))
+        is_empty = isinstance(block, Text) and not block.text
+        if not is_for_terminal or is_empty:
             continue
         if not complete:
-            if _is_left_out(block, has_drawn):
-                # Sentences that are left out explain what is counted already.
+            if _is_left_out(block, has_table):
+                # Sentences that are left out explain a table that is counted.
                 if not isinstance(block, Text):
                     n_hidden += 1
                 continue
-            has_drawn = has_drawn or isinstance(block, Table | HeadMap | HeadMarks | Matrix)
+            has_table = has_table or isinstance(block, Table | HeadMap | HeadMarks | Matrix)
         if (spaced and not is_first) or isinstance(block, Details):
             yield rich_text.Text("")
         is_first = False
@@ -89,15 +95,15 @@ def terminal(
         yield rich_text.Text(f"\n{more}", "dim")
 
 
-def _is_left_out(block: Block, has_drawn: bool) -> bool:
-    """Whether a block is shown only where the terminal shows everything."""
+def _is_left_out(block: Block, has_table: bool) -> bool:
+    """Whether a block is shown with --verbose alone; ``has_table``: a table or map came before."""
     if TERMINAL not in block.on or isinstance(block, Details):
         return True
     if isinstance(block, Text):
-        # A soft sentence that the page has too explains a block that is left out.
+        # A soft sentence that the page has too is the legend of a table that is left out.
         is_legend = block.style == "soft" and block.on != TERMINAL
-        return has_drawn and is_legend
-    return has_drawn and not isinstance(block, HeadMarks)
+        return has_table and is_legend
+    return has_table and not isinstance(block, HeadMarks)
 
 
 def _drawn(block: Block) -> Iterator[RenderableType]:
@@ -128,6 +134,7 @@ def _drawn(block: Block) -> Iterator[RenderableType]:
 
 
 def _paragraph(block: Text) -> rich_text.Text:
+    """Write a paragraph in its style."""
     text = rich_text.Text(_PREFIXES.get(block.style, "") + block.text, _STYLES[block.style])
     if block.style == "code":
         text.no_wrap = True  # lines to paste are not wrapped
@@ -149,9 +156,9 @@ def _head_cells(block: HeadMap) -> dict[tuple[str, int], rich_text.Text]:
 def _head_map(
     cells: Mapping[tuple[str, int], rich_text.Text], layers: Iterable[str] | None, columns: int
 ) -> Iterator[RichTable]:
-    """Lay layers x heads out in blocks of heads; those that are missing stay empty.
+    """Draw a map of layers x heads, in several tables where the heads need more columns.
 
-    ``columns`` are the terminal's.
+    Heads that are missing stay empty. ``columns`` are the terminal's.
     """
     rows = head_rows(cells, layers)
     name_width = max(5, 1 + max((len(layer) for layer, _ in rows), default=0))
@@ -178,10 +185,10 @@ def matrix_cell(value: float | None, weights: bool) -> str:
 
 
 def _square(block: Matrix, columns: int) -> Iterator[RenderableType]:
-    """Shade tokens by tokens, as many as fit; shading repeats what the numbers say."""
+    """Draw a matrix of tokens by tokens, as many as fit, its numbers shaded by their size."""
     width = 4 if block.weights else 5
     n_tokens = len(block.rows)
-    n_shown = min((columns - _NAME - 1) // (width + 1), n_tokens)
+    n_shown = min((columns - _NAME_WIDTH - 1) // (width + 1), n_tokens)
     rows = [row[:n_shown] for row in block.values[:n_shown]]
     low, high = _scale(rows, block.weights)
     shown = "" if n_shown == n_tokens else f", first {n_shown} of {n_tokens} tokens"
@@ -192,12 +199,15 @@ def _square(block: Matrix, columns: int) -> Iterator[RenderableType]:
         for value in row:
             share = 0.0 if value is None or high <= low else (value - low) / (high - low)
             cells.append(rich_text.Text(matrix_cell(value, block.weights), _shade(share)))
-        table.add_row(_short(name, _NAME), *cells)
+        table.add_row(_short(name, _NAME_WIDTH), *cells)
     yield table
 
 
 def _scale(rows: Iterable[Iterable[float | None]], weights: bool) -> tuple[float, float]:
-    """Return the values that are shaded least and most; scores below zero are not shaded."""
+    """Return the values that are shaded least and most.
+
+    Scores below zero are not shaded, unless all are.
+    """
     if weights:
         return 0.0, 1.0
     known = [value for value in chain.from_iterable(rows) if value is not None]
@@ -213,7 +223,7 @@ def _shade(share: float) -> str:
 
 def _corner(block: Matrix) -> Iterator[RenderableType]:
     """Show the first rows and columns of a matrix, and how much of it that is."""
-    rows = [row[:_ACROSS] for row in block.values[:_ROWS]]
+    rows = [row[:_CORNER_COLUMNS] for row in block.values[:_CORNER_ROWS]]
     n_columns = len(rows[0]) if rows else 0
     all_rows, all_columns = block.shape
     cuts = []
@@ -225,7 +235,7 @@ def _corner(block: Matrix) -> Iterator[RenderableType]:
     yield rich_text.Text(f"{block.title} ({all_rows} x {all_columns}){shown}", style="bold")
     table = _matrix_table([""] * n_columns, 8, header=False)
     for i, row in enumerate(rows):
-        name = _short(block.rows[i], _NAME) if block.rows else str(i)
+        name = _short(block.rows[i], _NAME_WIDTH) if block.rows else str(i)
         table.add_row(name, *(_corner_number(value) for value in row))
     yield table
 
@@ -237,18 +247,19 @@ def _corner_number(value: float | None) -> str:
 
 
 def _matrix_table(columns: Sequence[str], width: int, header: bool = True) -> RichTable:
+    """Start a table for a matrix: a column for the names of rows, and columns of one width."""
     table = RichTable(
         box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold", show_header=header
     )
-    table.add_column("", width=_NAME, no_wrap=True)
+    table.add_column("", width=_NAME_WIDTH, no_wrap=True)
     for name in columns:
         table.add_column(name, width=width, justify="right", no_wrap=True)
     return table
 
 
 def _short(name: str, width: int) -> str:
-    """Cut a name to a number of terminal cells: characters of some scripts take two."""
+    """Cut a name to the terminal's cells that it may take: characters of some scripts take two."""
     name = visible(name)
     if cell_len(name) > width:
-        name = name.strip("[]") or name  # CLS of [CLS]
+        name = name.strip("[]") or name  # [CLS] becomes CLS
     return set_cell_size(name, width).rstrip()

@@ -1,4 +1,7 @@
-"""How the result of a command looks: one value for each section, found by the section's name."""
+"""How the result of a command looks: its :class:`View`, in the terminal, on pages and in files.
+
+Most commands describe their result as blocks and make their view by :func:`view`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_WORDS = Estimate(None)  # The number of a key number that is given in words.
+_NO_NUMBER = Estimate(None)
 
 
 @dataclass(frozen=True)
@@ -31,44 +34,39 @@ class KeyNumber:
     """A number that a reader wants to see first."""
 
     what: str  # What is measured, in words that are the same for every model
-    text: str  # This model's value, with its interval.
-    control: str = "-"  # The controls' values; "-" where there is none.
-    #: The value itself and its 95% interval, without any where ``text`` says no number.
-    number: Estimate = _WORDS
+    text: str  # This model's value, with its interval
+    control: str = "-"  # The value of the control, such as random weights; "-" if there is none
+    number: Estimate = _NO_NUMBER  # The value itself, if ``text`` is about a number
 
 
 @dataclass(frozen=True)
 class View(Generic[R]):
-    """What people see of a result of class ``R``; every part is a function of the result.
+    """What people see of a result of class ``R``; every part is a function of the result."""
 
-    A report's page and report.md ask every section that was run for ``facts`` to ``key_numbers``.
-    """
-
-    #: Tables and sentences for the terminal.
-    human: Callable[[R], Iterable[RenderableType]]
-    #: Name and content of every file of a result folder but the JSON. Presentation options, such
-    #: as depth's ``log``, are keywords.
+    # The command's own run
+    human: Callable[[R], Iterable[RenderableType]]  # Tables and sentences for the terminal
+    #: Name and content of every file of a result folder except the JSON. Options that change only
+    #: how results look, such as depth's ``log``, are keywords.
     files: Callable[..., Mapping[str, bytes]]
-    csv: Callable[[R], str] = to_csv  # The main table as CSV: by default the result's ``to_frame``.
-    brief: Callable[[R], R] = lambda result: result  # What stdout's JSON has without --verbose.
-    #: Names of files that not every run writes: one that an earlier run left must not be taken for
-    #: this run's.
+    csv: Callable[[R], str] = to_csv  # The main table as CSV; by default the result's ``to_frame``
+    brief: Callable[[R], R] = lambda result: result  # What --format json prints without --verbose
+    #: Names of files that not every run writes. Those that an earlier run has left in the folder
+    #: are deleted, not to be taken for this run's.
     stale: tuple[str, ...] = ()
-    #: What the page says of single heads: cards that fill in what this section knows. The second
-    #: argument lists the (layer, head) that samples and sections before this one know.
+
+    # A report's page, and report.md
+    #: What the page says of single heads: cards with what this section knows. The second argument
+    #: lists the (layer, head) that samples and earlier sections know.
     facts: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
-    #: The numbers on those cards that the map of heads can be coloured by.
-    scales: tuple[Scale, ...] = ()
-    #: Further parts of the page, and of report.md, for what not every run measures.
+    scales: tuple[Scale, ...] = ()  # Numbers on those cards by which the page can colour heads
+    #: Further parts, folded up, for what not every run measures.
     more: Callable[[R], Iterable[Details]] = lambda result: ()
     #: The few numbers that a report leads with, each with its control.
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
-    #: What ``headscope compare`` shows for several models before the key numbers, because a report
-    #: shows it elsewhere.
+    #: Numbers that ``headscope compare`` shows before the key numbers; a report has them elsewhere.
     compared: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
-    #: Where the result is described as blocks: its title on the page, and what is shown.
-    title: str = ""
-    blocks: Callable[[R], Iterable[Block]] | None = None
+    title: str = ""  # On the page
+    blocks: Callable[[R], Iterable[Block]] | None = None  # The result as blocks
 
 
 def view(
@@ -79,10 +77,11 @@ def view(
     more: Callable[[R], Iterable[Details]] = lambda result: (),
     **fields: Any,
 ) -> View[R]:
-    """Make the view of a result that ``blocks`` describes; ``frames`` are its CSV files by name.
+    """Make the view of a result that ``blocks`` describes.
 
-    A frame without columns, of what was not measured, is no file. ``page`` names a separate page
-    (``page``.html) with every detail open. ``fields`` are those of :class:`View`.
+    ``frames`` make its CSV files, by name; a frame without columns, of what was not measured, makes
+    none. If ``page`` is given, a folder of results has a page of this name, too. ``fields`` are
+    further fields of :class:`View`.
     """
 
     def human(result: R) -> Iterable[RenderableType]:
@@ -100,10 +99,10 @@ def view(
             frame = frame_of(result)
             if len(frame.columns):
                 tables[name] = frame_csv(frame)
-        with_figures = list(blocks(result))
+        all_blocks = list(blocks(result))
         for details in more(result):
-            with_figures += details.blocks
-        files = folder_files(tables, dict(figures_of(with_figures)))
+            all_blocks += details.blocks
+        files = folder_files(tables, dict(figures_of(all_blocks)))
         if page:
             from headscope.show.page.template import page_of
 
@@ -120,6 +119,6 @@ def next_step(result: Any, why: str, command: str) -> Text:
 
 
 def view_of(section: str) -> View[Any]:
-    """Return the view of a command: ``VIEW`` in the module ``view`` of its package."""
+    """Return the view of a command, by the command's name."""
     view: View[Any] = COMMANDS[section].view
     return view

@@ -15,7 +15,7 @@ from headscope.artefacts.onnx_graph import RuntimeFile
 from headscope.data.token_rows import padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
-from headscope.removal.times import Times, length_batches, spread_batches, times
+from headscope.removal.times import Times, length_batches, times, typical_batches
 from headscope.shrinking.distil import Lesson
 from headscope.shrinking.elsewhere import OtherText, as_model
 from headscope.shrinking.layers import layers_of
@@ -161,7 +161,7 @@ class Bench:
         rows = self.task.rows
         largest = 0.0
         difference = 0.0
-        for indices in spread_batches(rows, self._batch_size):
+        for indices in typical_batches(rows, self._batch_size):
             batch = padded([rows[i] for i in indices], model.pad_id, model.device)
             together, _ = served(*batch.inputs)
             for i, in_batch in zip(indices[:ALONE], together, strict=False):

@@ -14,10 +14,10 @@ from headscope.removal.card import (
     card_text,
     hub_task,
     inherited_header,
-    nameless,
     sentence_code,
     table,
     transformers_code,
+    without_folders,
 )
 from headscope.show import blocks as b
 from headscope.show.figures import figure_files, figures_of
@@ -73,7 +73,7 @@ def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) ->
     text = card_text(
         _header(result, loaded, source, sentences=sentences),
         f"{markdown(Path(source).name)}, smaller",
-        f"**{markdown(nameless(answer(result)))}**",
+        f"**{markdown(without_folders(answer(result)))}**",
         f"The headline is that of `{saved.file}`. {MADE_BY}",
         codes=snippets(
             Form(best.runtime, best.precision),
@@ -117,7 +117,7 @@ def _tables(result: ShrinkResult) -> list[str]:
     for block in blocks(result):
         if isinstance(block, b.Table):
             if block.title:
-                written.append(markdown(nameless(block.title)))
+                written.append(markdown(without_folders(block.title)))
             rows = [[markdown(cell) for cell in row] for row in b.table_cells(block)]
             written.append(table([title for title, *_ in block.columns], rows))
     return written
@@ -126,7 +126,7 @@ def _tables(result: ShrinkResult) -> list[str]:
 def _remarks(result: ShrinkResult) -> list[str]:
     """Write what was measured on what, and every warning."""
     return [
-        markdown(visible(nameless(block.text)))
+        markdown(visible(without_folders(block.text)))
         for block in blocks(result)
         if isinstance(block, b.Text) and block.style in ("control", "warning")
     ]

@@ -27,8 +27,9 @@ from torch.nn import functional as F
 
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
-from headscope.models.run.loaded import LoadedModel, as_before, wrap
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
+from headscope.models.run.wrapping import as_before, wrap
 from headscope.shrinking.result import Training
 from headscope.tasks.positions import SPAN_HEAD
 

@@ -26,7 +26,7 @@ Tell = Callable[[int, int], object]  # Is told how many sets, of how many, are m
 
 def layers_of(loaded: LoadedModel) -> dict[str, list[Any]]:
     """List the layers of each stack, as :func:`remove_layers` takes them."""
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     stacks: dict[str, list[Any]] = {s: [] for s in ("encoder", "decoder") if s in all_stacks.stacks}
     for site in all_stacks.sites:
         name = (site.stack, site.layer) if len(stacks) > 1 else site.layer

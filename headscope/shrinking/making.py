@@ -10,7 +10,7 @@ import dataclasses
 import random
 from typing import Any
 
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.layers import remove_layers
@@ -50,7 +50,7 @@ class Maker:
             return bench.files(full_model), None
 
         bench.files_of_whole.release()  # what runtimes hold is not needed while training
-        give_back()
+        release_memory()
         model, spent = self._with_layers(shape.layers)
         if narrower:
             model = self._narrowed(model, shape.width)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from headscope.core.errors import InputError, UnsupportedModelError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.shrinking.bench import RUINED, Bench
 from headscope.shrinking.elsewhere import as_model
@@ -69,7 +69,7 @@ class WholeModel:
             )
         files.release()
         del served
-        give_back()
+        release_memory()
 
     def _let_an_exact_file_teach(self) -> None:
         """Take the whole model's outputs from the fastest file that gives the same ones sooner."""

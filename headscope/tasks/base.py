@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import CorpusError
-from headscope.core.processes import joined_rows, share
+from headscope.core.processes import gathered_rows, share
 from headscope.core.rounding import above
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
@@ -139,7 +139,9 @@ class Task:
             row_indices.append(batch_rows)
             for name, value in values.items():
                 values_by_name.setdefault(name, []).append(value)
-        return self._by_example(joined_rows(self.name, row_indices, values_by_name, len(self.rows)))
+        return self._by_example(
+            gathered_rows(self.name, row_indices, values_by_name, len(self.rows))
+        )
 
     def value(self, outputs: Outputs) -> float:
         """Return the task's value of what :meth:`outputs` gave."""

@@ -74,7 +74,7 @@ def chosen_stack(loaded: LoadedModel, stack: str | None, task: str) -> LoadedMod
 
     Refuses a stack that the model does not have, or that the task does not run.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     if stack is None:
         stack = "all" if task == "seq2seq" or not all_stacks.encoder_decoder else "encoder"
     if all_stacks.encoder_decoder and task != "seq2seq" and stack != "encoder":

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import numpy
-from headscope.core.processes import current, in_order, share, summed
+from headscope.core.processes import current, gathered_in_order, share, summed
 from headscope.core.widest import exact, widest
 from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.units import Units
@@ -102,7 +102,7 @@ def labelled_rows(batches: Iterator[LossBatch], units: Units) -> Tensor:
         gates = batch.gates("example")
         (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
         rows[index] = numpy(units.contract(exact(gradient)))
-    return torch.from_numpy(np.concatenate(in_order("labelled gradients", rows)))
+    return torch.from_numpy(np.concatenate(gathered_in_order("labelled gradients", rows)))
 
 
 def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:

@@ -27,13 +27,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
-from headscope.core.processes import in_order, share
+from headscope.core.processes import gathered_in_order, share
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends, Padded, encode_pairs
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import wide
-from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import Select, empty_cache
 from headscope.stats.metrics import Metric, Outputs, rate_of, token_rate, value_of
 from headscope.tasks.base import Taken, TokenTask, numbered
@@ -137,7 +137,7 @@ class Seq2Seq(TokenTask):
                 for i, ids in zip(batch.index, written, strict=True):
                     text: str = loaded.tokenizer.decode(ids, skip_special_tokens=True)
                     texts[i] = np.frombuffer(text.strip().encode(), dtype=np.uint8)
-        return [array.tobytes().decode() for array in in_order("decoded texts", texts)]
+        return [array.tobytes().decode() for array in gathered_in_order("decoded texts", texts)]
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
         """Return the metrics of what was measured; token accuracy alone if nothing was decoded."""

@@ -24,7 +24,8 @@ from headscope.data.batches import buckets, collate
 from headscope.data.corpus import WINDOW, as_corpus
 from headscope.data.frequencies import find_frequencies
 from headscope.data.word_pieces import encode_words, placed
-from headscope.models.run.routing import Router, routed, use_implementation
+from headscope.models.run.implementation import use_implementation
+from headscope.models.run.routing import Router, routed
 
 
 def batches_of(loaded, corpus):

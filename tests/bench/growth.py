@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.analyses.classify.passes import readings
+from headscope.analyses.classify.passes import plan_passes
 from headscope.data.corpus import open_text
 from headscope.data.files import Sentence, split_words
 from headscope.data.frequencies import find_frequencies
@@ -99,7 +99,7 @@ def estimate(text, rounds):
     def read(*, encode):
         corpus = open_text(prefix)
         words = find_frequencies(corpus, None, "en")
-        batches = readings(demo, ("encoder",), corpus, words, n)[0].batches
+        batches = plan_passes(demo, ("encoder",), corpus, words, n)[0].batches
         items = batches.after(0) if encode else batches.read()
         for _ in items:
             pass

@@ -85,7 +85,7 @@ crossed-draws | stats/statistics.py | draws do not widen intervals
 collapse-axis | analyses/depth/measure.py | residual of the wrong mean
     hidden.mean(dim=-2, keepdim=True) => hidden.mean(dim=-1, keepdim=True)
 flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
-    _read(reader, loaded, 1, seed, name, judge) => _read(reader, loaded, 0, seed, name, judge)
+    half=1, seed=seed => half=0, seed=seed
 flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
     elif words in self._first_half: => elif not words:
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean

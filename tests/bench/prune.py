@@ -13,7 +13,7 @@ from timing import medians
 
 import headscope
 from headscope.data.examples import read_texts
-from headscope.models.run.routing import use_implementation
+from headscope.models.run.implementation import use_implementation
 from headscope.pruning.methods import rank
 from headscope.pruning.ranking import Context
 from headscope.tasks.calibration import pick

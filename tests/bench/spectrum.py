@@ -32,7 +32,8 @@ from headscope.analyses.spectrum.measure import (
 )
 from headscope.data.corpus import as_plain
 from headscope.data.packing import pack
-from headscope.models.run.routing import Router, routed, use_implementation
+from headscope.models.run.implementation import use_implementation
+from headscope.models.run.routing import Router, routed
 
 
 def roots(eigenvalues):

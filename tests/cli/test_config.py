@@ -47,7 +47,7 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, tmp_path):
         if option.choices:
             value = '"xyzzy"'
             words = "choose from"
-        value = "2.5" if option.numbered else value
+        value = "2.5" if option.takes_number else value
         said = refused_file(f"[{command}]\n{option.name} = {value}\n", path)
         assert f"{path}: [{command}] {option.name}" in said
         assert words in said

@@ -106,7 +106,7 @@ def theirs(loaded: LoadedModel, tokens: Tensor) -> Any:
 
 def ours(loaded: LoadedModel, tokens: Tensor, variant: Variant = FULL) -> list[Tensor]:
     blocks = take_apart(loaded).layers
-    router = Router(loaded.sites, others=loaded.others)
+    router = Router(loaded.sites, unmeasured_sites=loaded.unmeasured_sites)
     with torch.no_grad():
         return list(run_variant(blocks, router, own_run(loaded, blocks, tokens), variant))
 
@@ -163,7 +163,7 @@ def test_what_is_left_of_a_pruned_model_is_taken_apart_too(name):
     full = opened(name)
     stack = ["encoder"] if full.encoder_decoder else []
     heads = [(*stack, 0, head) for head in range(4)] + [(*stack, 1, 2)]
-    cut = headscope.remove_heads(full.whole or full, heads)
+    cut = headscope.remove_heads(full.with_all_stacks, heads)
     networks = headscope.feed_forwards(cut)
     cut = headscope.remove_neurons(cut, {networks[0].name: range(0, 40, 3)})
     if name != "t5":

@@ -30,8 +30,9 @@ from headscope.models.layouts.relative import T5Bias
 from headscope.models.layouts.squeezebert import SqueezeBertLayout
 from headscope.models.layouts.xlm import XlmLayout
 from headscope.models.run import routing
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import Router, routed, use_implementation
+from headscope.models.run.routing import Router, routed
 
 IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 0, 0]])
 VALID = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
@@ -403,7 +404,7 @@ MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "rembert": (  # a reason, and nothing raised
         AttentionSite,
         "as_scored",
-        lambda _: lambda self, heads, inputs: inputs.given["positions"],
+        lambda _: lambda self, heads, inputs: inputs.arguments["positions"],
         "rembert does not run through our attention: 'positions'",
     ),
 }

@@ -132,7 +132,7 @@ def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind, stack):
         view = headscope.remove_heads(loaded.only(stack), names)
         assert view.stacks == (stack,)
         assert removed_heads(view) == tuple(heads_of_view)
-        close(run(view.whole, batch(loaded)), expected)
+        close(run(view.view_of, batch(loaded)), expected)
 
 
 @each_kind

@@ -17,9 +17,9 @@ from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.core.progress import silent
 from headscope.data.corpus import as_plain
-from headscope.models.run.intervene import Exchanged, HeadInputs, removed
+from headscope.models.run.formulas import ExchangedHeads, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable
+from headscope.session.exchanged_heads import Effects, PooledStates, mean_with_interval, text_stack
 
 LINES = [
     "the cat sat on the mat",
@@ -35,7 +35,7 @@ def opened(family: str = "bert", dtype: str = "float64", **changes: Any) -> Load
 
 
 def covered(name: str) -> LoadedModel:
-    return readable(opened(name, "float32"), "linear")
+    return text_stack(opened(name, "float32"), "linear")
 
 
 def own(inputs: HeadInputs) -> Tensor:
@@ -50,12 +50,12 @@ def test_layers_before_the_change_are_as_if_they_had_run(name):
     loaded = covered(name)
     effects = Effects(loaded, as_plain(LINES))
     states = PooledStates(loaded, effects.batches)
-    versions = [Exchanged(removed, {site.row: (1,)}) for site in loaded.sites]
+    versions = [ExchangedHeads(removed, {site.row: (1,)}) for site in loaded.sites]
     cosines = effects.cosines(versions, silent, "")
     expected = np.array([np.concatenate(states.cosines(version)) for version in versions])
     np.testing.assert_allclose(cosines, expected, rtol=0, atol=1e-12)
     assert (cosines < 1 - 1e-9).any()
-    same = [Exchanged(own, {site.row: (0, 2)}) for site in loaded.sites]
+    same = [ExchangedHeads(own, {site.row: (0, 2)}) for site in loaded.sites]
     np.testing.assert_allclose(effects.cosines(same, silent, ""), 1.0, rtol=0, atol=1e-6)
 
 
@@ -158,7 +158,7 @@ def test_sets_of_random_heads_are_what_effects_measure():
     result = headscope.symmetric(loaded, LINES)
     effects = Effects(loaded, as_plain(LINES))
     drawn = random_sets(list(itertools.product(range(3), range(4))), seed=0)
-    versions = [Exchanged(removed, heads) for heads in drawn[4]]
+    versions = [ExchangedHeads(removed, heads) for heads in drawn[4]]
     cosines = effects.cosines(versions, silent, "")
     assert result.sets[0].removed.cosine.value == pytest.approx(float(cosines.mean()))
     assert [chosen.heads for chosen in result.sets] == [4, 8]
@@ -168,7 +168,7 @@ def test_sets_of_random_heads_are_what_effects_measure():
     assert result.whole["noise"].draws == 5
     # Fewer than 8 lines tell no interval.
     assert result.whole["symmetric"].cosine.low is None
-    low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
+    low, high = mean_with_interval(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
     assert 0.9 < low < 0.945 < high < 0.99
 
 

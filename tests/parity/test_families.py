@@ -24,7 +24,7 @@ from headscope.core.activations import Activations
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.validation import ValidationResult
-from headscope.models.layouts import registry
+from headscope.models.layouts import families
 from headscope.models.layouts.families import REFUSED
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
@@ -225,7 +225,9 @@ def test_what_is_shown(built):
     ids, mask = padded_batch()
     target = (ids[:, :5],) if loaded.encoder_decoder else ()
     observer = Keep()
-    router = Router(loaded.sites, [observer], others=loaded.others, chunk_entries=300)
+    router = Router(
+        loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites, chunk_entries=300
+    )
     with routed(loaded.model, router) as inside:
         inside.checked(lambda: loaded.forward(ids, mask, *target))
     network.set_attn_implementation("eager")
@@ -302,7 +304,7 @@ def test_the_package_lists_the_families_that_are_tested():
         layouts.add(family.layout)
         stacks.update(family.stacks)
     assert tested == {
-        name: ({known.layout}, set(known.stacks)) for name, known in registry.COVERED.items()
+        name: ({known.layout}, set(known.stacks)) for name, known in families.COVERED.items()
     }
     assert not {*tested} & {*REFUSED}
     assert len({family.name for family in COVERED}) == len(COVERED)

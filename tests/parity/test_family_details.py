@@ -23,11 +23,12 @@ from headscope.data.packing import pack_pairs
 from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.evidence import largest_gap
 from headscope.models.layouts.disentangled import bucketed
-from headscope.models.layouts.families import relative_terms, rotary
+from headscope.models.layouts.positions import relative_terms, rotary
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe, probes
-from headscope.models.run.routing import Router, routed, use_implementation
+from headscope.models.run.routing import Router, routed
 
 
 def wrapped(name: str, dtype: str = "float32", **changes: Any) -> LoadedModel:
@@ -275,7 +276,7 @@ def seen_by(loaded: LoadedModel, inputs: dict[str, Tensor]) -> list[Activations]
         def finish(self, stack: str, layer: int) -> None:
             assert (stack, layer) == (seen[-1].stack, seen[-1].layer)
 
-    router = Router(loaded.sites, [Keep()], others=loaded.others)
+    router = Router(loaded.sites, [Keep()], unmeasured_sites=loaded.unmeasured_sites)
     with routed(loaded.model, router):
         router.checked(loaded.forward, **inputs)
     return seen
@@ -292,10 +293,10 @@ def test_a_view_sees_its_own_stack(kind):
             (stack, layer, layer) for layer in layers
         ]
         assert (view.n_layers, view.n_heads, view.stacks) == (len(layers), 4, (stack,))
-        other_sites = {(site.stack, site.layer) for site in view.others}
+        other_sites = {(site.stack, site.layer) for site in view.unmeasured_sites}
         assert other_sites == {*SITES} - {(stack, layer) for layer in layers}
         assert view.network is loaded.network
-        assert view.whole is loaded
+        assert view.view_of is loaded
         seen = seen_by(view, pairs(loaded))
         assert [(chunk.stack, chunk.row) for chunk in seen] == [(stack, layer) for layer in layers]
         of_stack = [chunk for chunk in all_chunks if chunk.stack == stack]
@@ -340,7 +341,7 @@ def test_the_encoder_runs_on_sentences_alone(kind):
     assert logits is None
     torch.testing.assert_close(hidden, expected, rtol=0, atol=0)
     view = loaded.only("encoder")
-    router = Router(view.sites, others=view.others)
+    router = Router(view.sites, unmeasured_sites=view.unmeasured_sites)
     with routed(loaded.model, router):
         ours = router.checked(view.forward, ids, mask)
     torch.testing.assert_close(ours[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-5)

@@ -18,7 +18,8 @@ from headscope.core.errors import InputError
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends
 from headscope.models.run.intervene import gated
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 from headscope.tasks.seq2seq import Seq2Seq, decode_greedily, ends_of
 
 PAD = SPECIAL.index("[PAD]")

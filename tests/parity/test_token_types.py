@@ -17,7 +17,8 @@ from headscope.core.errors import CorpusError
 from headscope.data.examples import Examples
 from headscope.data.token_rows import encode_rows, padded
 from headscope.live.answers import Answers
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 from headscope.tasks.making import make_task
 
 TEXTS = ("the cat sat on the mat", "a dog ran")

@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_refused_with_what_would(demo, monkeypatch):
 
 
 def test_a_container_has_less_than_its_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
+    monkeypatch.setattr(memory, "_CONTROL_GROUP", tmp_path)
     machine = memory.free_memory()
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000\n")

@@ -13,7 +13,7 @@ from headscope.analyses.spectrum.passes import MINIMUM
 from headscope.analyses.spectrum.view import control_sentence
 from headscope.data.corpus import as_plain
 from headscope.data.packing import pack
-from headscope.models.run.routing import use_implementation
+from headscope.models.run.implementation import use_implementation
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import InputError
-from headscope.core.heads import Head, head_name, parse_head, place_name
+from headscope.core.heads import Head, address_name, head_name, parse_head
 from headscope.core.options import parse_pairs
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.reading import read_results, results_of
@@ -50,7 +50,7 @@ def test_names_of_heads_and_places_and_pairs_of_name_and_value():
             parse_head(text)
     places = ((3, 5), ("cross", 3, 5), [], [1], ["a", 1, 2, 3])
     names = ["L3H5", "cross:L3H5", "[]", "[1]", "['a', 1, 2, 3]"]
-    assert [place_name(path) for path in places] == names
+    assert [address_name(path) for path in places] == names
     pairs = parse_pairs([" most = 0.6", "low_rank=1=2", "most=0.7"])
     assert pairs == {"most": "0.7", "low_rank": "1=2"}
     with pytest.raises(InputError) as error:

@@ -360,15 +360,15 @@ def test_what_a_model_raises_is_said_and_the_next_question_is_answered():
 
 
 def test_a_port_that_is_taken_or_that_there_is_not_is_said():
-    with server.bound(0) as taken:
+    with server.open_port(0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
         for wrong, says in ((port, f"Port {port} cannot be used"), (70_000, "are 0 to 65535")):
             with pytest.raises(InputError, match=says):
-                server.bound(wrong)
+                server.open_port(wrong)
 
 
 def test_ctrl_c_is_an_interruption_where_a_shell_ignores_it_too(monkeypatch):
     monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
-    with server.bound(0) as listening, pytest.raises(KeyboardInterrupt):
+    with server.open_port(0) as listening, pytest.raises(KeyboardInterrupt):
         server.run("<p>page</p>", lambda texts, off: {}, listening, TOKEN)

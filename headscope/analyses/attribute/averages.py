@@ -1,4 +1,7 @@
-"""The rows of a result: means over examples of what parts and heads contribute."""
+"""The rows of a result: means over examples of what parts and heads contribute.
+
+They are made of tables (examples, heads), whose columns :class:`ModelHeads` puts in order.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +70,16 @@ class ModelHeads:
 
 
 def mean_over_examples(values: Array) -> Estimate:
-    """Return the mean of (examples,) with its Student's t interval; few have none."""
+    """Return the mean of (examples,) with its Student's t interval; of few examples without."""
     mean = _joint_mean(values, 1)
     return Estimate(mean.value, mean.low, mean.high)
 
 
 def _joint_mean(values: Array, n_means: int) -> JointEstimate:
-    """Return one of several means over examples with Student's t intervals; few have none."""
+    """Return one of ``n_means`` means over examples, with Student's t intervals.
+
+    One interval is of this mean, a wider one of all of them at once; few examples have none.
+    """
     n = len(values)
     if np.isnan(values).any():
         return JOINTLY_UNKNOWN
@@ -171,9 +177,9 @@ def layer_rows(
 def group_rows(loaded: LoadedModel, heads: ModelHeads, tables: HeadTables) -> Iterator[HeadGroup]:
     """Put heads of one role together, or of one layer where no role is known."""
     members: dict[str, list[int]] = {}
-    for j, head in enumerate(heads.indices):
-        site = loaded.sites[head[0]]
-        name = heads.roles.get(head) or layer_name(site.layer, site.stack)
+    for j, index in enumerate(heads.indices):
+        site = loaded.sites[index[0]]
+        name = heads.roles.get(index) or layer_name(site.layer, site.stack)
         members.setdefault(name, []).append(j)
     for name, group in members.items():
         writing = [j for j in group if j in heads.writing]

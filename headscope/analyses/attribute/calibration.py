@@ -113,7 +113,8 @@ def _calibration_source(kind: str, options: AttributeOptions, data: Examples | N
 def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> Replacement:
     """Average every head's z over the positions of some texts, special tokens apart.
 
-    The replacement gives each position of another text the mean of its kind.
+    Returns what stands in for z in another text: at each position the mean of its kind, ordinary
+    or special.
     """
     sums, counts = sums_of_z(loaded, _batches_with_kinds(loaded, rows), kinds=2)
     ordinary_means: dict[int, Tensor] = {}  # (n_heads, 1, d_head), by row of the site
@@ -125,6 +126,7 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> Replacement:
         special_means[row] = (total[special] / counts[row][special].clamp(min=1))[:, None]
 
     def at_mean(text: Row) -> Means:
+        """Give each position of a text the mean z of its kind."""
         replaced = {}
         for site in loaded.sites:
             ordinary = _ordinary_tokens([text], site.stack)[:, None, :, None]

@@ -9,7 +9,8 @@ from dataclasses import replace
 from headscope.analyses.attribute.calibration import spread
 from headscope.analyses.attribute.outputs import Example
 from headscope.data.token_rows import Row
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 from headscope.models.surgery.copies import random_twin
 
 UNRELATED = 16  # Unrelated texts that a single example is compared with.
@@ -19,9 +20,10 @@ SHUFFLED = 256  # Examples of the data that are paired with others.
 def shuffled_examples(
     loaded: LoadedModel, examples: Sequence[Example], calibration: Sequence[Row]
 ) -> list[Example]:
-    """Pair texts that do not belong together; exchange a single text for others.
+    """Return examples whose output should show nothing: texts that do not belong together.
 
-    Examples of a file are paired with the next one's text, a single example with calibration texts.
+    Examples of a file get the next one's text, a single example gets calibration texts. The logit
+    of a class or a token is that of other texts.
     """
     first = examples[0]
     if len(examples) == 1:
@@ -38,13 +40,14 @@ def shuffled_examples(
 def _paired_with(example: Example, calibration: Sequence[Row]) -> list[Example]:
     """Pair one example's first text, or its target, with calibration texts.
 
-    For a difference of two cosines the texts after it, in a circle, stand in for the third.
+    For a difference of two cosines each calibration text stands in for the second text, and the
+    next one for the third.
     """
     last_ids = example.rows[-1].ids
     unrelated = [row for row in calibration if row.ids != last_ids] or list(calibration)
     if len(example.rows) < 3:
         return [_exchanged(example, [row]) for row in unrelated[:UNRELATED]]
-    following = [*unrelated[1:], unrelated[0]]
+    following = [*unrelated[1:], unrelated[0]]  # the first text follows the last
     pairs = zip(unrelated[:UNRELATED], following, strict=False)
     return [_exchanged(example, pair) for pair in pairs]
 

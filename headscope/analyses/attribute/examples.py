@@ -24,7 +24,7 @@ from headscope.data.readable_pieces import readable_pieces
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.texts import handy_sentences
+from headscope.session.texts import short_sentences
 
 #: The first sentence of the built-in sample in other words.
 _REWORDED = "The lighthouse , an old one , flashed two times and then vanished in the fog ."
@@ -211,7 +211,7 @@ def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[s
 
 def _sample(loaded: LoadedModel) -> tuple[str, ...]:
     """Return one or two sentences of the built-in sample."""
-    handy = handy_sentences(loaded, 2)
+    handy = short_sentences(loaded, 2)
     if not handy:
         raise InputError(f"No sentence of the built-in sample fits {loaded.name}; give a text.")
     return tuple(text for text, _ in handy)

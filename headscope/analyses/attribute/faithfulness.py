@@ -156,11 +156,11 @@ def _descending(scores: Array) -> Order:
 
 
 def _removed_sets(rankings: Sequence[_Ranking], kept_counts: Sequence[int]) -> list[frozenset[int]]:
-    """List the different sets of heads that go where the first heads of rankings stay."""
+    """List the sets of heads that go where the first heads of a ranking stay, each once."""
     removed: dict[frozenset[int], None] = {}
     for ranking in rankings:
         for order in ranking:
-            removed.update((frozenset(order[k:]), None) for k in kept_counts)
+            removed |= dict.fromkeys(frozenset(order[n_kept:]) for n_kept in kept_counts)
     return list(removed)
 
 

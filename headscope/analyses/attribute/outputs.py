@@ -75,17 +75,24 @@ def batches(loaded: LoadedModel, examples: Sequence[Example]) -> Iterator[Exampl
 
 
 def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 1) -> Select | None:
-    """Return which positions a language model's head reads: only each row's masked one.
+    """Return what keeps a task head from reading every position, which for a vocabulary is slow.
 
-    ``repeat`` says how often the batch holds all examples. An embedding does not use the head, so
-    there it reads a single position. None where the head reads what it always does.
+    For a masked token it reads each row's mask alone; for a cosine, which does not use it, a single
+    position. None where the head reads what it always does. ``repeat`` says how often the batch
+    holds all examples.
     """
     if examples[0].kind == "cosine" and loaded.task_head in TOKEN_HEADS:
         return one_position
     if examples[0].kind != "token":
         return None
     positions = torch.tensor([example.position for example in examples]).repeat(repeat)
-    return lambda hidden: hidden[torch.arange(len(hidden)), positions.to(hidden.device)][:, None]
+
+    def at_masks(hidden: Tensor) -> Tensor:
+        """Return the states at the masks, (batch, 1, d_model), of all of them."""
+        rows = torch.arange(len(hidden))
+        return hidden[rows, positions.to(hidden.device)][:, None]
+
+    return at_masks
 
 
 def vectors(

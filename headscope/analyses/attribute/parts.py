@@ -1,5 +1,9 @@
 """The exact sum: what each part of a model contributes to its outputs.
 
+An output is made linear in what the layers write: with the statistics of norms held fixed, a
+readout says how much of each direction of the residual stream it takes. A part's contribution is
+what it writes, along the readout; :func:`exact_sum_of` adds all of them up and checks the sum.
+
 Of an encoder-decoder whose target is taken apart the parts are the decoder's: its embeddings, heads
 of self-attention and of cross-attention, feed-forward networks and biases.
 """
@@ -22,9 +26,9 @@ from headscope.analyses.attribute.outputs import (
     logit_values,
     select_read,
 )
-from headscope.core.accumulator import Array
+from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import ValidationFailedError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.readout import Readout, embedding, task_head
 from headscope.models.anatomy.residual import Contributions, RecordedRun, record
@@ -77,16 +81,15 @@ def exact_sum_of(
 
     Raises ValidationFailedError where the parts do not add up to the output.
     """
-    by_example: dict[int, list[Array]] = {}  # The fields of ExactSum, by index of the example
+    indices: list[int] = []  # Of the examples, in the order of their batches
+    sums: list[ExactSum] = []  # Of each batch
     for batch in take_apart_batches(loaded, anatomy, examples, by_source=False):
-        fields = _fields_of(batch)
-        for row, i in enumerate(batch.indices):
-            by_example[i] = [field[row].cpu().numpy() for field in fields]
-        progress(len(by_example))
-        del batch, fields  # before the next batch is run
-        give_back()
-    in_order = [by_example[i] for i in range(len(examples))]
-    exact_sum = ExactSum(*(np.stack(field) for field in zip(*in_order, strict=True)))
+        indices += batch.indices
+        sums.append(_sum_of_batch(batch))
+        progress(len(indices))
+        del batch  # before the next batch is run
+        release_memory()
+    exact_sum = _in_order(sums, indices)
     worst = float(exact_sum.error.max())
     if not worst <= TOLERANCE:
         raise ValidationFailedError(
@@ -173,7 +176,8 @@ class _CosineWeights(NamedTuple):
 def _cosine_weights(embeddings: Tensor, n_examples: int) -> _CosineWeights:
     """Weigh the embeddings (rows, d) of the texts of some examples.
 
-    Each example has two texts, or three: then the cosine with the third counts negatively.
+    Of two texts a and b, a is weighed by b / (2 |a| |b|) and b by a / (2 |a| |b|). Where an example
+    has a third text, the cosine with it counts negatively.
     """
     texts = embeddings.reshape(n_examples, -1, embeddings.shape[-1])  # (examples, texts, d)
     first = texts[:, :1]
@@ -193,26 +197,45 @@ def _cosine_weights(embeddings: Tensor, n_examples: int) -> _CosineWeights:
     return _CosineWeights(output[:, 0], weights.flatten(0, 1), of_lengths.flatten(0, 1))
 
 
-def _fields_of(batch: PartsOfBatch) -> list[Tensor]:
-    """Return the fields of :class:`ExactSum` for one batch, in their order, by example first."""
+def _sum_of_batch(batch: PartsOfBatch) -> ExactSum:
+    """Add the parts of each example of a batch up, over its texts and over source tokens."""
     n_examples = len(batch.indices)
 
-    def by_example(values: Tensor) -> Tensor:
-        """Add up the rows of each example."""
-        return values.reshape(n_examples, -1, *values.shape[1:]).sum(1)
+    def by_example(rows: Tensor) -> Array:
+        """Add up the texts of each example, (rows, ...) to (examples, ...)."""
+        return numpy(rows.reshape(n_examples, -1, *rows.shape[1:]).sum(1))
 
     contributions = batch.contributions
     heads = by_example(contributions.heads.sum(-1))
-    fields = [
-        batch.output,
-        by_example(contributions.embeddings.sum(-1)),
-        heads,
-        by_example(contributions.feed_forward.sum(-1)),
-        by_example(contributions.biases),
-    ]
+    first_order = None
     if batch.length_readout is not None:
         # In the sum, a product of a head with the other text counts half: its other half is that
         # text's. At first order it counts whole.
         by_length = by_example(batch.run.contributions(batch.length_readout).heads.sum(-1))
-        fields.append(2 * heads - by_length)
-    return fields
+        first_order = 2 * heads - by_length
+    return ExactSum(
+        output=numpy(batch.output),
+        embeddings=by_example(contributions.embeddings.sum(-1)),
+        heads=heads,
+        feed_forward=by_example(contributions.feed_forward.sum(-1)),
+        biases=by_example(contributions.biases),
+        first_order=first_order,
+    )
+
+
+def _in_order(sums: Sequence[ExactSum], indices: Sequence[int]) -> ExactSum:
+    """Join the sums of batches; ``indices`` says which example each of their rows is."""
+    order = np.argsort(indices)
+
+    def joined(name: str) -> Array:
+        tables = [getattr(batch_sum, name) for batch_sum in sums]
+        return np.asarray(np.concatenate(tables)[order])
+
+    return ExactSum(
+        output=joined("output"),
+        embeddings=joined("embeddings"),
+        heads=joined("heads"),
+        feed_forward=joined("feed_forward"),
+        biases=joined("biases"),
+        first_order=None if sums[0].first_order is None else joined("first_order"),
+    )

@@ -62,11 +62,12 @@ class Versions:
         for start in range(0, len(order), size):
             batch = order[start : start + size]
             head_sets = [removed[i] for i in batch]
+            earliest_site = first_site[batch[0]]
             if len(order) > size:
                 # All batches have one size, since matrix products are compiled for each shape.
                 head_sets += head_sets[-1:] * (size - len(batch))
             by_text = [
-                self._run(text, head_sets, recorded, first_site[batch[0]], mean)
+                self._run(text, head_sets, recorded, earliest_site, mean)
                 for text, recorded, mean in zip(texts, self._recorded, means, strict=True)
             ]
             values = exact(value_of(self._example, torch.stack(by_text, 1)))
@@ -79,7 +80,7 @@ class Versions:
 
     def _layers_before(self, row: int) -> int:
         """Count the layers that have returned before the site of this row runs."""
-        return self._recorded[0].before(self._loaded.sites[row])
+        return self._recorded[0].calls_before(self._loaded.sites[row])
 
     def _run(
         self,

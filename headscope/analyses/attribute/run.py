@@ -42,7 +42,8 @@ from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
 from headscope.models.anatomy.residual import find_stream
 from headscope.models.run.head_outputs import head_outputs
-from headscope.models.run.loaded import LoadedModel, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import wrap
 from headscope.models.surgery.copies import cast
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
@@ -62,7 +63,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     circuit = _circuit(loaded, indices, options.circuit)
     roles = _primary_roles(loaded, options)
 
-    # The exact sum
+    # The exact sum; tables of heads are (examples, heads), by the name of their number
     taken_apart = _take_apart(loaded, opened, indices, roles, options)
     heads = taken_apart.heads
     exact_sum = taken_apart.exact_sum
@@ -194,8 +195,13 @@ def _take_apart(
     anatomy = find_stream(exact)
     n_examples = len(opened.examples)
     step = partial(options.tell, "parts", total=n_examples + len(opened.shuffled))
+
+    def shuffled_step(done: int) -> None:
+        """Count the shuffled examples on after the others."""
+        step(n_examples + done)
+
     exact_sum = exact_sum_of(exact, anatomy, opened.examples, step)
-    shuffled = exact_sum_of(exact, anatomy, opened.shuffled, lambda done: step(n_examples + done))
+    shuffled = exact_sum_of(exact, anatomy, opened.shuffled, shuffled_step)
     tokens: tuple[AttributedToken, ...] = ()
     pairs = None
     if options.tokens:
@@ -210,7 +216,7 @@ def _in_float64(loaded: LoadedModel) -> LoadedModel:
         return cast(loaded, "float64")
     network = copy.deepcopy(loaded.network).cpu().double()
     copied = replace(wrap(network, loaded.tokenizer, name=loaded.name), pooling=loaded.pooling)
-    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
+    return copied if loaded.view_of is None else copied.only(loaded.stacks[0])
 
 
 # --- controls -------------------------------------------------------------------------------------

@@ -11,15 +11,15 @@ from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.page.parts import Card
 from headscope.stats.estimate import JointEstimate
 
-#: What each baseline of a syntactic label is, in words.
-RULES = {
+#: What each baseline of a syntactic label is, in words
+_BASELINES = {
     "offset": "always the same distance",
     "first": "always the first word",
     "last": "always the last word",
     "uniform": "evenly spread attention",
     "kernel": "the head's mean attention by distance",
 }
-#: The sentence of a role whose row has none.
+#: The sentence of a role that comes without one
 _ANY_ROLE = "{words}: {score:.2f}, and {baseline:.2f} would be expected without it."
 #: Where the tokens of a repeated sequence can look.
 PLACES = {
@@ -45,13 +45,14 @@ def head_sentence(head: HeadResult) -> str:
         score=float(label.score),
         baseline=label.baseline,
         detail=role.detail(label.detail),
-        against=RULES.get(label.against, label.against),
+        against=_BASELINES.get(label.against, label.against),
     )
     further = [role_name(key) for key in head.roles if key != head.primary]
     return f"{text} Also: {', '.join(further)}." if further else text
 
 
 def _without_role(head: HeadResult) -> str:
+    """Say what comes nearest to a role, of a head that has none."""
     sentences = ["Earned no role on this corpus."]
     if head.best_relation is not None:
         best, confirmed = head.best_relation
@@ -127,17 +128,7 @@ def head_cards(stack_result: ClassifyResult) -> Iterator[Card]:
             numbers=head_numbers(head),
             keys=list(head.roles),
             roles=[role_name(role) for role in head.roles],
-            labels=[
-                [
-                    role_name(label.role),
-                    (offset_text(head) if label.role == "positional" else "") or label.detail,
-                    decimal(label.score.value),
-                    f"{decimal(label.baseline)} {label.against}".strip(),
-                    interval_text(label.score.interval),
-                    p_text(label.p_adjusted),
-                ]
-                for label in head.labels
-            ],
+            labels=[_label_cells(head, label) for label in head.labels],
             facts=list(_facts(head)),
             values={
                 "positional": head.positional.score.value if head.positional else None,
@@ -148,6 +139,19 @@ def head_cards(stack_result: ClassifyResult) -> Iterator[Card]:
                 "induction": head.prefix.after.gain.value if head.prefix else None,
             },
         )
+
+
+def _label_cells(head: HeadResult, label: Label) -> list[str]:
+    """Write a label as a row of the card: role, detail, score, baseline, interval, p."""
+    detail = offset_text(head) if label.role == "positional" else ""
+    return [
+        role_name(label.role),
+        detail or label.detail,
+        decimal(label.score.value),
+        f"{decimal(label.baseline)} {label.against}".strip(),
+        interval_text(label.score.interval),
+        p_text(label.p_adjusted),
+    ]
 
 
 def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
@@ -189,10 +193,10 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
             f"{loss_text(mean)}, noise of its size {loss_text(noise)}",
         )
     for patch in head.patched:
-        reads = (f", {e.reader} {decimal(e.gain.value)}" for e in patch.effects)
-        yield f"Is {patch.detail} carried?", f"{patch.verdict}{''.join(reads)}"
+        gains = [f"{effect.reader} {decimal(effect.gain.value)}" for effect in patch.effects]
+        yield f"Is {patch.detail} carried?", ", ".join([patch.verdict, *gains])
     if head.prefix is not None:
-        gains = (f"{name} {float(getattr(head.prefix, name).gain):+.3f}" for name in PLACES)
+        gains = [f"{name} {float(getattr(head.prefix, name).gain):+.3f}" for name in PLACES]
         yield "Repeated tokens, gain", ", ".join(gains)
 
 

@@ -1,4 +1,8 @@
-"""What the stacks of a model read of a corpus, as batches: sentences, or sources and targets."""
+"""What the stacks of a model read of a corpus, as batches: sentences, or sources and targets.
+
+:func:`stacks_for` chooses the stacks; :class:`Batches` are read anew in each pass, and the
+functions below it make those of sentences, of pairs, and of the control with swapped sources.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from headscope.data.frequencies import Frequencies
 from headscope.data.token_rows import Ends, PairRow, encode_pairs, with_swapped_sources
 from headscope.data.word_pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel, ends_of
-from headscope.session.texts import Raw, own_batches
+from headscope.session.texts import Raw, process_batches
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
@@ -27,16 +31,16 @@ KEPT_SENTENCES = 4096
 def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[str, ...]:
     """Return the stacks that are measured: by default all that the corpus exercises.
 
-    ``loaded`` is the model, or a view of one stack: that one is measured by default. ``stack`` is
-    ``encoder``, ``decoder``, ``cross`` or ``all``; ``pairs`` says whether the corpus has sources
-    and targets.
+    ``loaded`` is a model, or a view of one of its stacks, which is then the default. ``stack`` is
+    what was asked for: ``encoder``, ``decoder``, ``cross`` or ``all``. ``pairs`` says whether the
+    corpus has sources and targets.
     """
-    full_model = loaded.whole or loaded
+    full_model = loaded.with_all_stacks
     if not full_model.sites:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     if stack is not None:
         chosen = full_model.only(stack).stacks
-    elif loaded.whole is None and full_model.encoder_decoder and not pairs:
+    elif loaded.view_of is None and full_model.encoder_decoder and not pairs:
         chosen = ("encoder",)
     else:
         chosen = loaded.stacks
@@ -51,16 +55,17 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
 
 @dataclass
 class Batches(Generic[Raw, Item]):
-    """The batches of a corpus, the same ones every time: this process's share of them.
+    """The batches of a corpus that this process has, the same ones in every pass.
 
     A small corpus is read, encoded and padded only once; a larger one is read again in each pass.
     """
 
-    n_items: int
+    n_items: int  # Rows of the corpus (sentences or pairs), in all processes
     read: Callable[[], Iterable[Raw]]  # Starts a new pass.
-    #: Encodes a window, given whether it is the first; None for a row that is too long
+    #: Encodes some rows, and checks the tokenizer too if the second argument says so, as it does
+    #: for the first rows; None for a row that is too long
     encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
-    collate: Callable[[Sequence[Item]], Batch]
+    collate: Callable[[Sequence[Item]], Batch]  # Pads rows to one batch
     _cached: list[tuple[int, Batch]] = field(default_factory=list)
 
     @property
@@ -69,33 +74,34 @@ class Batches(Generic[Raw, Item]):
         return max(1, round(self.n_items / current().size))
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
-        """Yield (rows done so far, batch), leaving out the first ``done`` batches."""
+        """Yield (rows seen so far, batch), leaving out the first ``done`` batches."""
         if self._cached:
             yield from self._cached[done:]
             return
+        keep = done == 0 and self.n_items <= KEPT_SENTENCES
         collated = []
-        windows = own_batches(self.read(), self.n_items, self.encode)
-        for index, (rows_seen, items) in enumerate(windows):
-            if index >= done:
-                collated.append((min(round(rows_seen), self.size), self.collate(items)))
-                yield collated[-1]
-            if self.n_items > KEPT_SENTENCES:
-                collated.clear()
-        if done == 0:
-            self._cached = collated
+        encoded_batches = process_batches(self.read(), self.n_items, self.encode)
+        for index, (rows_seen, items) in enumerate(encoded_batches):
+            if index < done:
+                continue
+            numbered_batch = (min(round(rows_seen), self.size), self.collate(items))
+            if keep:
+                collated.append(numbered_batch)
+            yield numbered_batch
+        self._cached = collated
 
 
 def sentence_batches(
-    loaded: LoadedModel, stack: str, corpus: Corpus, words: Frequencies, limit: int | None
+    loaded: LoadedModel, stack: str, corpus: Corpus, frequencies: Frequencies, limit: int | None
 ) -> Batches[Placed, EncodedSentence]:
     """Return the first ``limit`` sentences of a corpus as a stack reads them, with their words."""
-    n = min(corpus.n_sentences, limit or corpus.n_sentences)
+    n_sentences = min(corpus.n_sentences, limit or corpus.n_sentences)
 
-    def encode(window: Iterable[Placed], check: bool) -> Iterator[EncodedSentence | None]:
-        encoded = list(encode_words(loaded, window, words, check=check))
+    def encode(sentences: Iterable[Placed], check: bool) -> list[EncodedSentence | None]:
+        encoded = list(encode_words(loaded, sentences, frequencies, check=check))
         if corpus.characters and check:
             check_characters(loaded, (sentence for sentence in encoded if sentence is not None))
-        return iter(encoded)
+        return encoded
 
     def padded(sentences: Sequence[EncodedSentence]) -> Batch:
         batch = collate(sentences, loaded.pad_id)
@@ -105,46 +111,52 @@ def sentence_batches(
         return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
 
     return Batches(
-        n, read=lambda: placed(itertools.islice(iter(corpus), n)), encode=encode, collate=padded
+        n_sentences,
+        read=lambda: placed(itertools.islice(iter(corpus), n_sentences)),
+        encode=encode,
+        collate=padded,
     )
 
 
-def pair_batches(loaded: LoadedModel, corpus: Corpus, n: int) -> Batches[Any, Any]:
-    """Return the first ``n`` sources and targets, with a user's pairs if there are some."""
+def pair_batches(loaded: LoadedModel, corpus: Corpus, n_pairs: int) -> Batches[Any, Any]:
+    """Return the first sources and targets, with a user's labelled pairs if there are some."""
     special = ends_of(loaded)
     labelled = corpus.labelled
     if labelled is not None:
         return Batches(
-            n,
-            read=lambda: itertools.islice(labelled(), n),
+            n_pairs,
+            read=lambda: itertools.islice(labelled(), n_pairs),
             encode=lambda texts, check: encode_labelled(loaded, texts, special, check=check),
             collate=partial(collate_labelled, pad_id=loaded.pad_id),
         )
     return Batches(
-        n,
-        read=lambda: _first_pairs(corpus, n),
+        n_pairs,
+        read=lambda: _first_pairs(corpus, n_pairs),
         encode=lambda pairs, check: _encoded_pairs(loaded, pairs, special, check=check),
         collate=partial(collate_pairs, pad_id=loaded.pad_id),
     )
 
 
-def swapped_batches(loaded: LoadedModel, corpus: Corpus, n: int) -> Batches[Any, Any]:
+def swapped_batches(loaded: LoadedModel, corpus: Corpus, n_pairs: int) -> Batches[Any, Any]:
     """Return the same targets with the sources of other pairs: the control of cross-attention."""
     special = ends_of(loaded)
-    # Another source is found by its tokens, so every process encodes all pairs.
+
+    def read() -> Iterator[PairRow | None]:
+        pairs = _first_pairs(corpus, n_pairs)
+        return with_swapped_sources(_encoded_pairs(loaded, pairs, special, check=True))
+
+    # Another source is found by its tokens: every process reads all pairs, encoded already.
     return Batches(
-        n,
-        read=lambda: with_swapped_sources(
-            _encoded_pairs(loaded, _first_pairs(corpus, n), special, check=True)
-        ),
-        encode=lambda rows, _: rows,
+        n_pairs,
+        read=read,
+        encode=lambda encoded_rows, _: encoded_rows,
         collate=partial(collate_pairs, pad_id=loaded.pad_id),
     )
 
 
-def _first_pairs(corpus: Corpus, n: int) -> Iterator[Pair]:
+def _first_pairs(corpus: Corpus, n_pairs: int) -> Iterator[Pair]:
     assert corpus.pairs is not None
-    return itertools.islice(corpus.pairs(), n)
+    return itertools.islice(corpus.pairs(), n_pairs)
 
 
 def _encoded_pairs(

@@ -32,21 +32,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.classify.kernel import Kernel
+from headscope.analyses.classify.query_means import QueryMeans
 from headscope.analyses.classify.rows import (
     FARTHEST,
     LONG,
     OUT,
-    QueryMeans,
     RowMeasure,
     RowSummary,
     ordered_queries,
 )
-from headscope.analyses.classify.syntactic import Kernel, Syntactic
+from headscope.analyses.classify.syntactic import Syntactic
 from headscope.core.accumulator import Array, Parts, numpy
 from headscope.core.activations import Activations
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
-from headscope.data.batches import Batch
+from headscope.data.batches import Batch, Source
 
 
 class CrossHeads(QueryMeans, RowMeasure):
@@ -78,63 +79,75 @@ class CrossHeads(QueryMeans, RowMeasure):
         """Add one batch; pairs that are too short have no queries."""
         assert batch.source is not None  # cross-attention reads one
         source = batch.source
-        query = ordered_queries(source)
-        key = source.content
-        real = source.attention_mask
-        content = widest(query)
-        # Content queries, content keys and all keys of each pair; positions among the content.
-        n_queries = query.sum(dim=1)
-        n_content_keys = key.sum(dim=1)
-        n_keys = real.sum(dim=1)
-        query_position = (query.cumsum(1) - 1).clamp(min=0)
-        key_position = (key.cumsum(1) - 1).clamp(min=0)
-        measured = n_queries > 0
+        tokens = _ContentTokens(source)
+        is_query = widest(tokens.is_query)
+        n_keys = source.attention_mask.sum(dim=1)  # special ones included
+        measured = tokens.n_queries > 0
         long = n_keys >= LONG
 
-        def near_line(key_number: Tensor, query_number: Tensor) -> Tensor:
-            """Whether key and query, as numbers in their sequences, lie within 1 of the line."""
-            last_query = n_queries[:, None, None] - 1
-            last_key = n_content_keys[:, None, None] - 1
-            return (key_number * last_query - query_number * last_key).abs() <= last_query
-
         # Count queries, and what uniform attention gives to each.
-        queries_of = dict.fromkeys(self.quantities, n_queries)
+        queries_of = dict.fromkeys(self.quantities, tokens.n_queries)
         queries_of["alignment"] = measured.long()
-        queries_of["long_entropy"] = n_queries * long
+        queries_of["long_entropy"] = tokens.n_queries * long
         queries = torch.stack([*queries_of.values()], dim=1)
-        near = near_line(key_position[:, None], query_position[..., None]) & key[:, None]
+        near = tokens.near_line(tokens.key_number[:, None], tokens.query_number[..., None])
+        n_near = (near & tokens.is_key[:, None]).sum(dim=2)
         at_least_one = widest(n_keys.clamp(min=1))
-        n_special = (real.bool() & ~key).sum(dim=1)
+        n_special = (source.attention_mask.bool() & ~tokens.is_key).sum(dim=1)
         uniform = {
-            "diagonal": near.sum(dim=2) / widest(n_content_keys.clamp(min=1))[:, None],
+            "diagonal": n_near / widest(tokens.n_keys.clamp(min=1))[:, None],
             "confidence": (1 / at_least_one)[:, None],
             "special_mass": (n_special / at_least_one)[:, None],
         }
-        self.count(queries, [uniform[name] * content for name in self.baselines])
+        self.count(queries, [uniform[name] * is_query for name in self.baselines])
         self.units += int(measured.sum())
         self.skipped += int((~measured).sum())
         self.long_units += int((measured & long).sum())
 
         # Add the sums of each head. looks_at is the number of a content key:
         # (batch, heads, query_pos)
-        looks_at = key_position[:, None].expand(*rows.argmax.shape[:2], -1).gather(2, rows.argmax)
-        alignment = rank_correlation(looks_at, query_position, content)
-        on_line = widest(near_line(looks_at, query_position[:, None]))
-        diagonal = torch.einsum("bhi,bi->bh", on_line, content)
-        relative, long_entropy = rows.relative.unbind(dim=-1)
+        key_numbers = tokens.key_number[:, None].expand(*rows.argmax.shape[:2], -1)
+        looks_at = key_numbers.gather(2, rows.argmax)
+        on_line = widest(tokens.near_line(looks_at, tokens.query_number[:, None]))
+        relative_entropy, long_entropy = rows.relative.unbind(dim=-1)
         special, first_special, last_special = rows.mass.unbind(dim=-1)
         sums = {
-            "alignment": alignment,
-            "diagonal": diagonal,
+            "alignment": rank_correlation(looks_at, tokens.query_number, is_query),
+            "diagonal": torch.einsum("bhi,bi->bh", on_line, is_query),
             "confidence": rows.top,
             "entropy": rows.entropy,
-            "relative_entropy": relative,
+            "relative_entropy": relative_entropy,
             "special_mass": special,
             "first_special_mass": first_special,
             "last_special_mass": last_special,
             "long_entropy": long_entropy,
         }
         self.add(..., torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
+
+
+class _ContentTokens:
+    """The content tokens of sources and targets, numbered from 0 in each sequence.
+
+    Queries are those of the pairs that are long enough to show an order.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.is_query = ordered_queries(source)  # (batch, query_pos)
+        self.is_key = source.content  # (batch, key_pos)
+        self.n_queries = self.is_query.sum(dim=1)  # (batch,)
+        self.n_keys = self.is_key.sum(dim=1)
+        #: Number of each content token; elsewhere that of the last one before it, or 0
+        self.query_number = (self.is_query.cumsum(1) - 1).clamp(min=0)
+        self.key_number = (self.is_key.cumsum(1) - 1).clamp(min=0)
+
+    def near_line(self, key_number: Tensor, query_number: Tensor) -> Tensor:
+        """Whether keys and queries of these numbers lie within 1 of the straight line.
+
+        The line joins the ends of both sequences; numbers are (batch, ..., ...) and broadcast.
+        """
+        last_query = self.n_queries[:, None, None] - 1
+        last_key = self.n_keys[:, None, None] - 1
+        return (key_number * last_query - query_number * last_key).abs() <= last_query
 
 
 def rank_correlation(values: Tensor, position: Tensor, counted: Tensor) -> Tensor:
@@ -147,24 +160,25 @@ def rank_correlation(values: Tensor, position: Tensor, counted: Tensor) -> Tenso
     """
     weight = counted[:, None].expand(values.shape)
     # How often each value occurs: ranks follow without comparing values with one another.
-    most = int(values.max()) + 1 if values.numel() else 1
-    count = weight.new_zeros(*values.shape[:2], most).scatter_add_(2, values, weight)
-    below = (count.cumsum(dim=2) - count).gather(2, values)
-    rank = below + (count.gather(2, values) + 1) / 2
+    n_values = int(values.max()) + 1 if values.numel() else 1
+    count = weight.new_zeros(*values.shape[:2], n_values).scatter_add_(2, values, weight)
+    n_below = (count.cumsum(dim=2) - count).gather(2, values)
+    rank = n_below + (count.gather(2, values) + 1) / 2
+    # Centred ranks and positions are halves of whole numbers: these sums are exact.
     n = counted.sum(dim=1)
-    # Ranks and positions are halves of whole numbers: these sums are exact.
-    rank = (rank - (n[:, None, None] + 1) / 2) * weight
-    centred = ((position - (n[:, None] - 1) / 2) * counted)[:, None]
-    spread = rank.square().sum(dim=2)
-    norm = (spread * centred.square().sum(dim=2)).sqrt()
-    return (rank * centred).sum(dim=2) / torch.where(spread == 0, 1.0, norm)  # exact, too
+    centred_rank = (rank - (n[:, None, None] + 1) / 2) * weight
+    centred_position = ((position - (n[:, None] - 1) / 2) * counted)[:, None]
+    spread = centred_rank.square().sum(dim=2)
+    norm = (spread * centred_position.square().sum(dim=2)).sqrt()
+    covariance = (centred_rank * centred_position).sum(dim=2)
+    return covariance / torch.where(spread == 0, 1.0, norm)
 
 
 class LabelledHeads(Parts):
     """Sums over a user's pairs of target and source words, fed from the sites of cross-attention.
 
-    Edges, swapped pairs and kernel are those of :mod:`.syntactic`; distances are counted from the
-    straight line between the ends of both sides.
+    Edges and swapped pairs are those of ``syntactic.py``, the kernel is that of ``kernel.py``;
+    distances are counted from the straight line between the ends of both sides.
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -179,9 +193,9 @@ class LabelledHeads(Parts):
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares; without words nothing is added."""
-        self._words = batch.words
-        self._layer = 0
         words = batch.words
+        self._words = words
+        self._layer = 0
         if words is None:
             return
         n_rows, n_targets, _ = words.distance.shape
@@ -212,7 +226,7 @@ class LabelledHeads(Parts):
         _, looks_at_by_mean = first_largest(per_piece + outside)
         self._looks_at[rows, self._layer, site.heads] = looks_at
         self._looks_at_by_mean[rows, self._layer, site.heads] = looks_at_by_mean
-        # The kernel is taken of the first half alone.
+        # The kernel is taken of the first half alone: (heads, rows x target words x source words)
         counted = widest(per_piece * self._first_half[rows, None]).transpose(0, 1).flatten(1)
         distance = words.near(FARTHEST)[rows].flatten().expand_as(counted)
         by_distance = counted.new_zeros(len(counted), 2 * FARTHEST + 1)

@@ -1,4 +1,8 @@
-"""What the roles of one stack's heads are judged on, and what a role's test says of each head."""
+"""What the roles of one stack's heads are judged on, and what a role's test says of each head.
+
+A test gets the :class:`Evidence` of a stack and yields a :class:`Judged` for every head; those that
+hold one number of each head against a baseline make their labels with :class:`HeadNumbers`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headscope.analyses.classify.cross import CrossHeads
-from headscope.analyses.classify.rows import FEWEST, QueryMeans
+from headscope.analyses.classify.query_means import QueryMeans
+from headscope.analyses.classify.rows import FEWEST
 from headscope.analyses.classify.scores import Label
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import Syntactic
@@ -43,7 +48,7 @@ class HeadNumbers:
     baseline: float
     against: str  # Which baseline that is
 
-    def at(self, head: HeadIndex) -> Estimate:
+    def estimate(self, head: HeadIndex) -> Estimate:
         """Return one head's number with its interval."""
         value = finite(self.values[head])
         if value is None:
@@ -56,7 +61,7 @@ class HeadNumbers:
         return Label(
             role=role,
             detail=detail,
-            score=self.at(head),
+            score=self.estimate(head),
             baseline=self.baseline,
             p_adjusted=float(self.p_adjusted[head]),
             against=self.against,
@@ -114,15 +119,16 @@ class Evidence:
 
     # --- is there enough to judge by? ---
 
-    fewest_sentences = FEWEST_UNITS  # For an interval or a p-value
+    #: Sentences that an interval or a p-value needs
+    fewest_sentences = FEWEST_UNITS
 
     def sampled(self, quantity: str) -> int:
-        """Return how many sentences have a query for a mean."""
+        """Return how many sentences have a query for the mean of this name."""
         means = self.means
         return int(means.sampled[means.quantities.index(quantity)])
 
     def sees(self, quantity: str) -> bool:
-        """Whether some query sees a key that this mean is the weight of."""
+        """Whether some query sees a key that the mean of this name is the weight on."""
         means = self.means
         return bool(means.uniform[means.baselines.index(quantity)])
 
@@ -136,15 +142,16 @@ class Evidence:
 
     @property
     def too_few_pairs(self) -> str:
-        """Say that fewer pairs show an order than the roles of cross-attention need."""
-        return self._pairs_text if int(self.pairs.units) < MIN_PAIRS else ""
+        """Say that fewer pairs show an order than a label needs; empty where enough do."""
+        return self._few_pairs(MIN_PAIRS)
 
     @property
     def too_few_pairs_for_a_test(self) -> str:
-        """Say that fewer pairs show an order than any test needs."""
-        return self._pairs_text if int(self.pairs.units) < FEWEST_UNITS else ""
+        """Say that fewer pairs show an order than any test needs; empty where enough do."""
+        return self._few_pairs(FEWEST_UNITS)
 
-    @property
-    def _pairs_text(self) -> str:
+    def _few_pairs(self, least: int) -> str:
         n_pairs = int(self.pairs.units)
+        if n_pairs >= least:
+            return ""
         return f"{n_pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"

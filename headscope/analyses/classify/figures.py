@@ -16,7 +16,7 @@ from headscope.analyses.classify.roles import NO_ROLE, Role, role_of
 from headscope.core.heads import layer_name
 from headscope.show import figures as draw
 
-_NONE = 0.15  # Shade of a head without a role
+_PALEST = 0.15  # Shade of a head without a role
 
 
 def role_map(result: ClassifyResult) -> Figure:
@@ -33,6 +33,7 @@ def role_map_on(
     axes: Axes, result: ClassifyResult, *, text: bool = True, legend: bool = True
 ) -> None:
     """Draw the map of roles on axes: in each cell the offset, the token, the relation or a mark."""
+    # The cells.
     names = _row_names(result)
     n_heads = max(head.head for head in result.heads) + 1
     image = np.ones((len(names), n_heads, 3))
@@ -40,7 +41,7 @@ def role_map_on(
         row = names.index(head.layer_name)
         role = role_of(head.primary)
         label = primary_label(head)
-        score = _NONE
+        score = _PALEST
         mark = ""
         if label is not None:
             score = min(1.0, abs(float(label.score)))
@@ -51,25 +52,30 @@ def role_map_on(
             draw.cell_text(axes, row, head.head, mark, image[row, head.head], size)
     axes.imshow(image, aspect="equal")
     draw.label_grid(axes, len(names), n_heads, names)
+    if not legend:
+        return
+
+    # The legend: the labels of a user's pairs share one colour, and so one entry.
     shown = {head.primary for head in result.heads}
-    present = [role for role in (*result.possible_roles, NO_ROLE) if role.key in shown]
-    # The labels of pairs have one colour; the cells name them.
-    names_of: dict[str, list[str]] = {}
-    for role in present:
-        shade = to_hex(_shade(role, 1.0 if role.words else _NONE))
-        names_of.setdefault(shade, []).append(role.name)
-    if legend:
-        axes.legend(
-            handles=[Patch(color=shade, label=", ".join(n)) for shade, n in names_of.items()],
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0),
-            borderaxespad=4.5,
-            ncols=min(4, len(names_of)),
-            fontsize=7,
-            frameon=False,
-            title="darker: higher score",
-            title_fontsize=7,
-        )
+    names_by_shade: dict[str, list[str]] = {}
+    for role in (*result.possible_roles, NO_ROLE):
+        if role.key in shown:
+            shade = to_hex(_shade(role, _PALEST if role is NO_ROLE else 1.0))
+            names_by_shade.setdefault(shade, []).append(role.name)
+    axes.legend(
+        handles=[
+            Patch(color=shade, label=", ".join(role_names))
+            for shade, role_names in names_by_shade.items()
+        ],
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        borderaxespad=4.5,
+        ncols=min(4, len(names_by_shade)),
+        fontsize=7,
+        frameon=False,
+        title="darker: higher score",
+        title_fontsize=7,
+    )
 
 
 def _shade(role: Role, score: float) -> Any:

@@ -95,6 +95,7 @@ def relation_rows(heads: Sequence[HeadResult]) -> list[Row]:
 
 
 def _whole_corpus(score: SyntacticScore) -> Row:
+    """Return the numbers of a relation on all sentences, each baseline in its own column."""
     row = dict(vars(score))
     del row["baselines"], row["uniform"], row["confirmed"]
     row["accuracy"] = score.accuracy.value
@@ -104,6 +105,7 @@ def _whole_corpus(score: SyntacticScore) -> Row:
 
 
 def _held_out(score: SyntacticScore) -> Row:
+    """Return what the other half says of a relation; None where it was not selected."""
     confirmed = score.confirmed
     return {
         "confirmed_accuracy": confirmed.accuracy.value if confirmed else None,

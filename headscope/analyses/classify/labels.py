@@ -2,8 +2,11 @@
 
 A label needs three things: the score reaches its threshold, it beats its baseline, and the
 Benjamini-Hochberg adjusted p-value of that comparison is at most q. The family of the adjustment is
-all heads. What is particular to a role is in its module of ``roles/``; here are the roles that are
-a mean over queries, and what all have in common.
+all heads.
+
+:func:`judge` asks each role's own test, which is in its module of ``roles/``; roles that are just a
+mean over queries have none, and share the test in this file. Below it: which roles the corpus
+cannot show, and the control with swapped trees.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
 def judge(evidence: Evidence, head_ids: HeadIds) -> tuple[HeadResult, ...]:
     """Judge all roles of a stack, and return a :class:`HeadResult` a head, by layer and head."""
     possible = roles_of(evidence.stack, labels=evidence.labels)
+    # What is measured of each head, by the name of the field in its result; and what it earned.
     fields = _means_by_head(evidence)
     labels: dict[HeadIndex, list[Label]] = {head: [] for head in evidence.heads}
     for judged in _judgements(evidence, possible):
@@ -53,6 +57,8 @@ def judge(evidence: Evidence, head_ids: HeadIds) -> tuple[HeadResult, ...]:
     pictures: list[list[str]] | None = None
     if isinstance(evidence.sums, HeadMeasures):
         pictures = evidence.sums.mean_pattern.pictures()
+
+    # One result a head, its roles in the order of priority.
     results = []
     for layer, index in evidence.heads:
         earned = {label.role for label in labels[layer, index]}
@@ -74,45 +80,52 @@ def judge(evidence: Evidence, head_ids: HeadIds) -> tuple[HeadResult, ...]:
 
 def _means_by_head(evidence: Evidence) -> dict[HeadIndex, dict[str, Any]]:
     """Return every head's means by name, without those that its result has with an interval."""
-    means = evidence.means
     with_interval = {"alignment", "diagonal", *(role.key for role in roles_with_keys())}
-    values = means.means()
-    fields = {}
+    means = evidence.means.means()
+    fields: dict[HeadIndex, dict[str, Any]] = {head: {} for head in evidence.heads}
     for head in evidence.heads:
-        numbers = zip(means.quantities, values[head], strict=True)
-        fields[head] = {name: finite(x) for name, x in numbers if name not in with_interval}
+        for name, mean in zip(evidence.means.quantities, means[head], strict=True):
+            if name not in with_interval:
+                fields[head][name] = finite(mean)
     return fields
 
 
 def _judgements(evidence: Evidence, possible: Sequence[Role]) -> Iterator[Judged]:
-    """Yield what the tests of the roles say, those of their own first, each test once."""
-    tests = dict.fromkeys(role.judge for role in possible if role.judge is not None)
-    for test in tests:
+    """Yield what the roles' own tests say, then that of the means.
+
+    Roles with the same test, such as both directions of monotonic heads, are judged by it once.
+    """
+    own_tests = dict.fromkeys(role.judge for role in possible if role.judge is not None)
+    for test in own_tests:
         yield from test(evidence)
     yield from _judge_means(evidence, possible)
 
 
 def _judge_means(evidence: Evidence, possible: Sequence[Role]) -> Iterator[Judged]:
-    """Judge every head on every role that is a mean over queries."""
+    """Judge every head on every role that is a mean over queries.
+
+    Yields the labels, and the mean weights on the keys that registered roles name.
+    """
     weights: dict[HeadIndex, dict[str, Estimate]] = {head: {} for head in evidence.heads}
     labels: dict[HeadIndex, list[Label]] = {head: [] for head in evidence.heads}
     for role in possible:
         if not role.quantity:
             continue
         numbers = _mean_numbers(role, evidence)
+        low, high = numbers.interval
         if role.keys is not None:
             for head in evidence.heads:
-                low, high = numbers.interval
                 weights[head][role.key] = Estimate(
                     finite(numbers.values[head]), finite(low[head]), finite(high[head])
                 )
-        # Where nothing but its threshold speaks against a mean, it needs what its role asks for.
+        # A mean without a baseline needs as much of the corpus as its role asks for.
         if numbers.against == "threshold" and why_untestable(role, evidence):
             continue
         least = role.least(evidence.thresholds)
         mean = numbers.values
         reached = mean > least if role.strict else mean >= least
-        earned = reached & (mean > numbers.baseline) & (numbers.p_adjusted <= evidence.thresholds.q)
+        significant = numbers.p_adjusted <= evidence.thresholds.q
+        earned = reached & (mean > numbers.baseline) & significant
         details = role.details(evidence.means) if role.details else np.full(mean.shape, "")
         for head in evidence.heads:
             if earned[head]:
@@ -176,4 +189,5 @@ def judge_swapped(
     exists = existing(swapped.hits.shape[1:], head_ids)
     tests = judge_relations(swapped, kernel_hits, exists, thresholds)
     confirmed = np.array([test.confirmed for test in tests]).reshape(-1, *exists.shape)
-    return SwappedControl(int(confirmed.sum()), int(confirmed.any(axis=0).sum()))
+    has_one = confirmed.any(axis=0)  # (n_layers, n_heads)
+    return SwappedControl(labels=int(confirmed.sum()), heads=int(has_one.sum()))

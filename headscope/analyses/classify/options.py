@@ -58,7 +58,7 @@ class ClassifyOptions(ResumableOptions):
             help="A .conllu treebank or a text file (one sentence a line), sentences in memory, or "
             "None for the built-in sample treebank. For an encoder-decoder model also pairs of "
             "source and target: a table (.tsv, .csv, .jsonl) or a list of tuples.",
-            spelled=CorpusFlags,
+            flag_class=CorpusFlags,
         ),
     ] = None
     _: KW_ONLY

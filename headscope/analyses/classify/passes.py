@@ -1,4 +1,9 @@
-"""One pass over a corpus takes all sums; from them the heads of each stack are labelled."""
+"""One pass over a corpus takes all sums; from them the heads of each stack are labelled.
+
+The passes are planned (:func:`plan_passes`), a :class:`PassRunner` streams each one's batches
+through the model and adds up what the heads do, and :meth:`TextPass.label` judges the heads by
+these sums.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +22,16 @@ from headscope.analyses.classify.corpus_batches import (
 )
 from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
 from headscope.analyses.classify.evidence import Evidence
+from headscope.analyses.classify.kernel import kernel_hits
 from headscope.analyses.classify.labels import HeadIds, existing, judge, judge_swapped, untestable
 from headscope.analyses.classify.result import StackCorpus, SwappedControl
 from headscope.analyses.classify.roles import Thresholds
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.scores import HeadResult
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
-from headscope.analyses.classify.syntactic import kernel_hits
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.processes import merged
 from headscope.core.progress import Progress
 from headscope.data.batches import Batch
@@ -42,10 +47,10 @@ _ReadBatch = tuple[int, list[Addition]]  # Rows done so far, and what a batch ad
 
 
 @dataclass(frozen=True)
-class Passes:
-    """What all passes of one run share."""
+class PassRunner:
+    """Runs passes over a corpus: what all passes of one run share."""
 
-    stacks: tuple[str, ...]  # What is measured
+    stacks: tuple[str, ...]  # All that the run measures
     thresholds: Thresholds
     progress: Progress  # Gets (pass, rows done, rows) of this process's share
     state: RunState[StackSums]  # Where the sums are saved
@@ -54,19 +59,19 @@ class Passes:
     def measure(
         self, loaded: LoadedModel, stacks: Sequence[str], batches: Batches[Any, Any], name: str
     ) -> StackSums:
-        """Stream a corpus through some stacks of a whole model once; sums of all processes.
+        """Stream batches through some stacks of a model once; return the sums of all processes.
 
         ``name`` is that of the pass, for its progress and its saved state.
         """
         blank = partial(blank_sums, loaded, self.stacks, self.labelled)
         n_done, sums = self.state.load(blank(), name)
-        labelled = sums.labelled if "cross" in stacks else None
         # Of an interrupted run the first batches are already in the sums.
         results = side_by_side(
             loaded,
             batches.after(n_done),
-            lambda replica: _reading(replica, loaded, stacks, sums),
-            alone=labelled is not None,  # a user's pairs are added to the sums at once
+            lambda replica: _batch_reader(replica, loaded, stacks, sums),
+            # A user's pairs in cross-attention are added to the sums at once, in order.
+            alone=sums.labelled is not None and "cross" in stacks,
         )
         n_read = n_done
         for n_read, (rows_seen, additions) in enumerate(results, start=n_done + 1):
@@ -75,7 +80,7 @@ class Passes:
             self.state.note(name, n_read, sums)
             self.progress(name, rows_seen, batches.size)
             if n_read % 16 == 0:
-                give_back()  # what lies between blocks in use grows with the corpus
+                release_memory()  # what lies between blocks in use grows with the corpus
         total = merged(sums, blank, f"the sums of {name}")
         if n_read:  # where nothing could be read there is nothing to resume
             self.state.note(name, n_read, sums, final=True)
@@ -83,10 +88,15 @@ class Passes:
 
 
 @contextmanager
-def _reading(
+def _batch_reader(
     replica: LoadedModel, loaded: LoadedModel, stacks: Sequence[str], sums: StackSums
 ) -> Iterator[Callable[[tuple[int, Batch]], _ReadBatch]]:
-    """Yield a function that runs a batch through a copy of the model and returns what it adds."""
+    """Yield a function that runs a batch through a copy of the model and returns what it adds.
+
+    Several copies run at a time. The additions of a batch are returned, not made, so that the
+    caller can make them in the order of the corpus; only :attr:`StackSums.labelled` observes the
+    model itself.
+    """
     additions: list[Addition] = []
 
     def add_later(stack_sums: HeadMeasures | CrossHeads, *summary: Any) -> None:
@@ -95,14 +105,13 @@ def _reading(
     observers: list[RowReducer | LabelledHeads] = []
     for stack in stacks:
         view = loaded.only(stack)
-        # Batches of a copy of the model are added later, in the order of the corpus.
         hand_over = partial(add_later, sums.by_stack[stack])
         observers.append(RowReducer(view.n_layers, view.n_heads, hand_over, stack))
     if sums.labelled is not None and "cross" in stacks:
         observers.append(sums.labelled)
     sites = [site for site in replica.sites if site.stack in stacks]
-    others = [site for site in replica.sites if site.stack not in stacks]
-    with routed(replica.model, Router(sites, observers, others=others)) as router:
+    unmeasured = [site for site in replica.sites if site.stack not in stacks]
+    with routed(replica.model, Router(sites, observers, unmeasured_sites=unmeasured)) as router:
 
         def read(numbered_batch: tuple[int, Batch]) -> _ReadBatch:
             rows_seen, on_host = numbered_batch
@@ -110,15 +119,15 @@ def _reading(
             for observer in observers:
                 observer.start(batch)
             router.run(partial(replica.forward, *batch.inputs))
-            added = additions.copy()
+            additions_of_batch = additions.copy()
             additions.clear()
-            return rows_seen, added
+            return rows_seen, additions_of_batch
 
         yield read
 
 
 def blank_sums(loaded: LoadedModel, stacks: Sequence[str], labelled: bool = False) -> StackSums:
-    """Make the empty sums of one pass."""
+    """Make the empty sums of one pass; ``labelled``: with those on a user's pairs of words."""
     shapes = {}
     for stack in stacks:
         view = loaded.only(stack)
@@ -136,38 +145,46 @@ class StackLabels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The texts that some stacks of a model read in one pass."""
+class TextPass:
+    """One pass over a text: its batches, and the stacks of a model that read them."""
 
     stacks: tuple[str, ...]
     corpus: Corpus
     batches: Batches[Any, Any]
-    name: str = ""  # Added to the name of the pass
+    suffix: str = ""  # Added to the name of the model that is measured, for progress
     swapped: Batches[Any, Any] | None = None  # Every target with the source of another pair
 
-    def label(self, loaded: LoadedModel, passes: Passes, name: str) -> Iterator[StackLabels]:
-        """Measure a whole model and label the heads of these stacks.
+    def label(self, loaded: LoadedModel, runner: PassRunner, name: str) -> Iterator[StackLabels]:
+        """Measure a model, and label the heads of these stacks.
 
-        The controls with swapped trees and swapped sources are run on the model itself only:
-        ``name`` is then ``model``.
+        ``name`` is ``model`` or ``control``. The controls with swapped trees and swapped sources
+        are run on the model itself only.
         """
-        sums = passes.measure(loaded, self.stacks, self.batches, name + self.name)
-        skipped = self.batches.n_items - self._measured(sums)
+        sums = runner.measure(loaded, self.stacks, self.batches, name + self.suffix)
+        skipped = self.batches.n_items - self._count_measured(sums)
         for stack in self.stacks:
             swapped_sources = None
             if stack == "cross" and name == "model" and self.swapped is not None:
-                other = passes.measure(loaded, ["cross"], self.swapped, "swapped sources")
-                swapped_sources = other.by_stack[stack]
-            yield self._label_stack(loaded, passes, stack, sums, swapped_sources, skipped)
+                swapped_sums = runner.measure(loaded, ["cross"], self.swapped, "swapped sources")
+                swapped_sources = swapped_sums.by_stack[stack]
+            yield self._label_stack(
+                loaded,
+                stack,
+                sums,
+                swapped_sources=swapped_sources,
+                skipped=skipped,
+                thresholds=runner.thresholds,
+            )
 
     def _label_stack(
         self,
         loaded: LoadedModel,
-        passes: Passes,
         stack: str,
         sums: StackSums,
+        *,
         swapped_sources: HeadMeasures | CrossHeads | None,
         skipped: int,
+        thresholds: Thresholds,
     ) -> StackLabels:
         """Judge the heads of one stack by its sums, and give layers their original numbers."""
         stack_sums = sums.by_stack[stack]
@@ -178,12 +195,12 @@ class Reading:
         hits_of_kernels: Array | None = None
         swapped_control: SwappedControl | None = None
         if edge_sums is not None:
-            hits_of_kernels, swapped_control = self._kernels(edge_sums, passes.thresholds, head_ids)
+            hits_of_kernels, swapped_control = self._kernels(edge_sums, thresholds, head_ids)
         evidence = Evidence(
             stack=stack,
             sums=stack_sums,
             exists=existing(means.sums.shape[:2], head_ids),
-            thresholds=passes.thresholds,
+            thresholds=thresholds,
             swapped=swapped_sources if isinstance(swapped_sources, CrossHeads) else None,
             edges=None if edge_sums is None else edge_sums.syntactic,
             labels=self.corpus.labels_of(stack),
@@ -191,9 +208,9 @@ class Reading:
         )
         heads = judge(evidence, head_ids)
         return StackLabels(
-            heads=tuple(dataclasses.replace(h, layer=sites[h.layer].layer) for h in heads),
+            heads=tuple(dataclasses.replace(head, layer=sites[head.layer].layer) for head in heads),
             untestable=untestable(evidence),
-            corpus=_corpus_of(stack, stack_sums, skipped),
+            corpus=_stack_corpus(stack, stack_sums, skipped),
             swapped=swapped_control,
         )
 
@@ -218,8 +235,8 @@ class Reading:
         )
         return hits, judge_swapped(edge_sums.swapped, swapped_hits, thresholds, head_ids)
 
-    def _measured(self, sums: StackSums) -> int:
-        """Return how many sentences or pairs could be read; none is an error."""
+    def _count_measured(self, sums: StackSums) -> int:
+        """Count the sentences or pairs that could be read; none is an error."""
         stack_sums = sums.by_stack[self.stacks[0]]
         if isinstance(stack_sums, CrossHeads):
             total = int(stack_sums.units + stack_sums.skipped)
@@ -238,7 +255,7 @@ class Reading:
         return total
 
 
-def _corpus_of(stack: str, stack_sums: HeadMeasures | CrossHeads, skipped: int) -> StackCorpus:
+def _stack_corpus(stack: str, stack_sums: HeadMeasures | CrossHeads, skipped: int) -> StackCorpus:
     """Count what a stack has read."""
     if isinstance(stack_sums, CrossHeads):
         return StackCorpus(
@@ -257,36 +274,47 @@ def _corpus_of(stack: str, stack_sums: HeadMeasures | CrossHeads, skipped: int) 
     )
 
 
-def readings(
+def plan_passes(
     loaded: LoadedModel,
     stacks: tuple[str, ...],
     corpus: Corpus,
-    words: Frequencies,
+    frequencies: Frequencies,
     limit: int | None,
-) -> list[Reading]:
-    """Prepare the first ``limit`` rows of a corpus for the stacks of a whole model.
+) -> list[TextPass]:
+    """Prepare the passes in which these stacks of a model read the first ``limit`` rows.
 
-    Of pairs, an encoder reads the sources as sentences, and the other stacks read both sides.
+    Of sentences there is one pass. Of pairs there are two: an encoder reads the sources as
+    sentences, and the other stacks read sources and targets.
     """
     if not corpus.n_pairs:
-        batches = sentence_batches(loaded, stacks[0], corpus, words, limit)
-        return [Reading((stacks[0],), corpus, batches)]
-    of_both_sides = tuple(stack for stack in stacks if stack != "encoder")
-    texts: list[Reading] = []
+        batches = sentence_batches(loaded, stacks[0], corpus, frequencies, limit)
+        return [TextPass((stacks[0],), corpus, batches)]
+    pair_stacks = tuple(stack for stack in stacks if stack != "encoder")
+    passes: list[TextPass] = []
     if "encoder" in stacks:
         sources = corpus.sources
-        batches = sentence_batches(loaded, "encoder", sources, words, limit)
-        name = ", sources" if of_both_sides else ""
-        texts.append(Reading(("encoder",), sources, batches, name))
-    if of_both_sides:
-        n = min(corpus.n_pairs, limit or corpus.n_pairs)
-        texts.append(
-            Reading(
-                stacks=of_both_sides,
+        batches = sentence_batches(loaded, "encoder", sources, frequencies, limit)
+        suffix = ", sources" if pair_stacks else ""
+        passes.append(TextPass(("encoder",), sources, batches, suffix))
+    if pair_stacks:
+        n_pairs = min(corpus.n_pairs, limit or corpus.n_pairs)
+        passes.append(
+            TextPass(
+                stacks=pair_stacks,
                 corpus=corpus,
-                batches=pair_batches(loaded, corpus, n),
-                name=", pairs",
-                swapped=swapped_batches(loaded, corpus, n),
+                batches=pair_batches(loaded, corpus, n_pairs),
+                suffix=", pairs",
+                swapped=swapped_batches(loaded, corpus, n_pairs),
             )
         )
-    return texts
+    return passes
+
+
+def label_stacks(
+    loaded: LoadedModel, passes: Sequence[TextPass], runner: PassRunner, name: str
+) -> list[StackLabels]:
+    """Measure a model in every pass; ``name`` is ``model``, or ``control`` for random weights."""
+    by_stack: list[StackLabels] = []
+    for text_pass in passes:
+        by_stack += text_pass.label(loaded, runner, name)
+    return by_stack

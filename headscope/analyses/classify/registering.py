@@ -90,7 +90,7 @@ def register(
     """
     if not re.fullmatch("#[0-9a-fA-F]{6}", colour):
         raise InputError(f"The colour of the role {key} is {colour!r}; write it as #RRGGBB.")
-    red_green_blue = [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
+    rgb = [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
     role = Role(
         rank=NO_ROLE.rank,
         key=key,
@@ -98,8 +98,8 @@ def register(
         mark=mark or key[:5],
         colour=colour,
         style=colour,
-        light="#" + "".join(f"{255 - (255 - value) // 4:02x}" for value in red_green_blue),
-        dark="#" + "".join(f"{value // 2:02x}" for value in red_green_blue),
+        light="#" + "".join(f"{255 - (255 - value) // 4:02x}" for value in rgb),
+        dark="#" + "".join(f"{value // 2:02x}" for value in rgb),
         stacks=tuple(stacks),
         words=words or key,
         source=source,

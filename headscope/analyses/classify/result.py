@@ -1,4 +1,7 @@
-"""What ``headscope classify`` says of every head, and what it was measured on."""
+"""What ``headscope classify`` says of every head, and what it was measured on.
+
+What is said of one head is in ``scores.py``, and of optional parts in ``optional/results.py``.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +91,14 @@ class ControlResult:
     def only(self, stack: str, *, swapped: bool) -> ControlResult:
         """Return the control of one of several stacks; ``swapped``: whether it has that."""
         counts = dict(self.by_stack.get(stack, {}))
-        of_stack = self.swapped if swapped else None
         heads = counts.pop("heads", None)
-        return replace(self, swapped=of_stack, heads=heads, roles=counts, by_stack={})
+        return replace(
+            self,
+            swapped=self.swapped if swapped else None,
+            heads=heads,
+            roles=counts,
+            by_stack={},
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,9 +151,10 @@ class ClassifyResult(Measured):
         if self.stacks == (stack,):
             return self
         corpus = self.corpus
-        for of_stack in corpus.by_stack:
-            if of_stack.stack == stack:
-                counts = {name: n for name, n in vars(of_stack).items() if name != "stack"}
+        for stack_corpus in corpus.by_stack:
+            if stack_corpus.stack == stack:
+                counts = dict(vars(stack_corpus))
+                del counts["stack"]
                 corpus = replace(corpus, **counts)
         scored_stack = self.pairs.stack if self.pairs else "encoder"
         pairs = self.pairs if stack == scored_stack else None

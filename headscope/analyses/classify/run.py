@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -15,10 +15,11 @@ from headscope.analyses.classify.optional.random_weights import with_random_weig
 from headscope.analyses.classify.optional.results import UserPairs
 from headscope.analyses.classify.options import ClassifyOptions
 from headscope.analyses.classify.passes import (
-    Passes,
+    PassRunner,
     StackLabels,
     blank_sums,
-    readings,
+    label_stacks,
+    plan_passes,
 )
 from headscope.analyses.classify.result import ClassifyResult, ControlResult, CorpusInfo
 from headscope.analyses.classify.roles import Thresholds, role_in, roles_with_keys
@@ -40,48 +41,45 @@ from headscope.tasks.making import check_task
 
 def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     """Say what each attention head does on a corpus."""
-    # Open the corpus first: a slip in it should not cost loading a model.
+    # Open the texts first: a slip in them should not cost loading a model.
     check_resume(options.state, options.resume)
-    corpus, words = _open_corpus(options)
+    source = _open_corpus(options)
+    frequencies = None
+    if options.frequencies is not None:
+        frequencies = find_frequencies(source, options.frequencies, options.language)
     removal_examples = _examples_of_removal(options)
+
+    # Open the model, and choose its stacks that the corpus exercises.
     opened = _open_model(model, options)
-    text = corpus_for(opened, corpus)
+    corpus = corpus_for(opened, source)
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
-    stacks = stacks_for(opened, options.stack, pairs=text.n_pairs > 0)
-    labels = {stack: text.labels_of(stack) for stack in stacks}
-    if text.labels and not any(labels.values()):
-        raise _no_stack_for_pairs(opened, text, stacks, options)
+    stacks = stacks_for(opened, options.stack, pairs=corpus.n_pairs > 0)
+    labels = {stack: corpus.labels_of(stack) for stack in stacks}
+    if corpus.labels and not any(labels.values()):
+        raise _no_stack_for_pairs(opened, corpus, stacks, options)
 
     # Prove that attention is re-run as it is. Counting words takes as long as that.
     with validating(opened, options.validate) as certificate:
-        if words is None or text is not corpus:
-            words = find_frequencies(text, options.frequencies, options.language)
-    validation = certificate.result()
+        if frequencies is None or corpus is not source:
+            frequencies = find_frequencies(corpus, options.frequencies, options.language)
 
     # Measure every stack, and label its heads.
-    loaded = opened.whole or opened
+    loaded = opened.with_all_stacks
     thresholds = options.thresholds or Thresholds()
-    passes = _passes(loaded, stacks, thresholds, text, words, options)
-    texts = readings(loaded, stacks, text, words, options.limit)
-
-    def label(network: LoadedModel, name: str) -> list[StackLabels]:
-        by_stack: list[StackLabels] = []
-        for reading in texts:
-            by_stack += reading.label(network, passes, name)
-        return by_stack
-
-    by_stack = label(loaded, "model")
+    runner = _pass_runner(loaded, stacks, thresholds, corpus, frequencies, options)
+    passes = plan_passes(loaded, stacks, corpus, frequencies, options.limit)
+    by_stack = label_stacks(loaded, passes, runner, "model")
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
         schema=SCHEMA,
-        provenance=provenance(measured, command=options.command, seed=options.seed, data=text),
-        validation=validation,
-        corpus=_corpus_info(text, by_stack, words, options),
+        provenance=provenance(measured, command=options.command, seed=options.seed, data=corpus),
+        validation=certificate.result(),
+        corpus=_corpus_info(corpus, by_stack, frequencies, options),
         thresholds=_least_scores(thresholds),
         heads=tuple(chain.from_iterable(stack.heads for stack in by_stack)),
         control=_swapped_control(by_stack),
-        pairs=next((UserPairs(stack, names) for stack, names in labels.items() if names), None),
+        pairs=_user_pairs(labels),
         untestable=_untestable(by_stack),
     )
 
@@ -89,7 +87,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     random_network = None
     if options.control:
         random_network = random_twin(loaded, options.seed)
-        random = label(random_network, "control")
+        random = label_stacks(random_network, passes, runner, "control")
         result = with_random_weights(result, random, seed=options.seed, labels=labels)
     if options.prefix_matching:
         result = with_prefix_matching(result, loaded, random_network, stacks, options.seed)
@@ -97,7 +95,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         result = with_patching(
             result,
             loaded,
-            text,
+            corpus,
             sentences=options.limit,
             pairs=options.patch_pairs,
             seed=options.seed,
@@ -108,15 +106,11 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     return result
 
 
-def _open_corpus(options: ClassifyOptions) -> tuple[Corpus, Frequencies | None]:
-    """Read the corpus or a user's pairs, and the file of frequencies if one is named."""
+def _open_corpus(options: ClassifyOptions) -> Corpus:
+    """Read the corpus, or the texts of a user's own pairs."""
     if options.pairs is None:
-        corpus = as_corpus(options.corpus)
-    else:
-        corpus = open_labelled(options.pairs, options.limit)
-    if options.frequencies is None:
-        return corpus, None
-    return corpus, find_frequencies(corpus, options.frequencies, options.language)
+        return as_corpus(options.corpus)
+    return open_labelled(options.pairs, options.limit)
 
 
 def _examples_of_removal(options: ClassifyOptions) -> CauseSource | None:
@@ -139,9 +133,10 @@ def _open_model(model: Model, options: ClassifyOptions) -> LoadedModel:
 
 
 def _no_stack_for_pairs(
-    opened: LoadedModel, text: Corpus, stacks: Sequence[str], options: ClassifyOptions
+    opened: LoadedModel, corpus: Corpus, stacks: Sequence[str], options: ClassifyOptions
 ) -> InputError:
-    needed = "cross" if text.n_pairs else "encoder"
+    """Return the error that no measured stack can follow a user's pairs."""
+    needed = "cross" if corpus.n_pairs else "encoder"
     return InputError(
         "Pairs in one text are scored in an encoder, pairs of source and target in "
         f"cross-attention; {options.pairs} needs the stack {needed}, and of {opened.name} "
@@ -150,35 +145,35 @@ def _no_stack_for_pairs(
 
 
 def _least_scores(thresholds: Thresholds) -> dict[str, Any]:
-    """Return the thresholds by name, and by key those of roles that bring their number along."""
+    """Return all thresholds by name, those of registered roles by the role's key."""
     least = dataclasses.asdict(thresholds)
     for role in roles_with_keys():
         least[role.key] = role.least(thresholds)
     return least
 
 
-def _passes(
+def _pass_runner(
     loaded: LoadedModel,
     stacks: tuple[str, ...],
     thresholds: Thresholds,
-    text: Corpus,
-    words: Frequencies,
+    corpus: Corpus,
+    frequencies: Frequencies,
     options: ClassifyOptions,
-) -> Passes:
-    """Open the saved state of a run, and return what all its passes share."""
+) -> PassRunner:
+    """Open the saved state of a run, and return what runs its passes."""
     # What a saved state must agree with, besides model, seed and versions.
     identity = {
         "schema": SCHEMA,
-        "corpus": text.sha256,
-        "pairs": text.n_pairs > 0,
-        "sentences": min(text.n_rows, options.limit or text.n_rows),
+        "corpus": corpus.sha256,
+        "pairs": corpus.n_pairs > 0,
+        "sentences": min(corpus.n_rows, options.limit or corpus.n_rows),
         "stacks": list(stacks),
-        "frequencies": f"{words.source} {words.sha256}",
+        "frequencies": f"{frequencies.source} {frequencies.sha256}",
         "thresholds": _least_scores(thresholds),
         "control": options.control,
         "batches": [WINDOW, BATCH_TOKENS],
     }
-    with_pairs = text.labelled is not None
+    with_pairs = corpus.labelled is not None
     saved = open_state(
         options.state,
         options.resume,
@@ -188,7 +183,7 @@ def _passes(
         options.seed,
         by_process=True,
     )
-    return Passes(
+    return PassRunner(
         stacks=stacks,
         thresholds=thresholds,
         progress=options.tell,
@@ -198,25 +193,40 @@ def _passes(
 
 
 def _corpus_info(
-    text: Corpus, by_stack: Sequence[StackLabels], words: Frequencies, options: ClassifyOptions
+    corpus: Corpus,
+    by_stack: Sequence[StackLabels],
+    frequencies: Frequencies,
+    options: ClassifyOptions,
 ) -> CorpusInfo:
-    """Say what was read; of several stacks the counts of the last that reads a text of its own."""
+    """Say what was read.
+
+    Of several stacks the counts are those of the decoder, or of the encoder where no decoder was
+    measured.
+    """
     self_attention = [stack.corpus for stack in by_stack if stack.corpus.stack != "cross"]
     counts = self_attention[-1] if self_attention else by_stack[-1].corpus
     return CorpusInfo(
-        name=text.name,
-        sha256=text.sha256,
+        name=corpus.name,
+        sha256=corpus.sha256,
         sentences=counts.sentences,
         skipped=counts.skipped,
         queries=counts.queries,
-        trees=text.has_trees,
-        language=options.language or text.language,
-        frequencies=words.source,
-        note=text.note,
-        pairs=text.n_pairs > 0,
-        by_stack=tuple(stack.corpus for stack in by_stack) if text.n_pairs else (),
+        trees=corpus.has_trees,
+        language=options.language or corpus.language,
+        frequencies=frequencies.source,
+        note=corpus.note,
+        pairs=corpus.n_pairs > 0,
+        by_stack=tuple(stack.corpus for stack in by_stack) if corpus.n_pairs else (),
         words_left_out=counts.words_left_out,
     )
+
+
+def _user_pairs(labels: Mapping[str, tuple[str, ...]]) -> UserPairs | None:
+    """Return the labels of a user's pairs, with the stack that they are scored in."""
+    for stack, labels_of_stack in labels.items():
+        if labels_of_stack:
+            return UserPairs(stack, labels_of_stack)
+    return None
 
 
 def _swapped_control(by_stack: Sequence[StackLabels]) -> ControlResult | None:

@@ -1,4 +1,8 @@
-"""What is said of the heads of one stack: the roles found, those not testable, the controls."""
+"""What is said of the heads of one stack: the roles found, those not testable, the controls.
+
+Each function takes the result of one stack (:func:`results_by_stack`) and returns text for terminal
+and page.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +55,11 @@ def corpus_text(result: ClassifyResult) -> str:
 
 def found_sentence(stack_result: ClassifyResult) -> str:
     """Say how many heads of one stack have a role."""
-    kinds = {"decoder": "heads of the decoder", "cross": "cross-attention heads"}
-    encoder = "heads of the encoder" if stack_result.corpus.pairs else "heads"
-    kind = kinds.get(stack_result.stacks[0], encoder)
+    kind = "heads of the encoder" if stack_result.corpus.pairs else "heads"
+    if stack_result.stacks == ("decoder",):
+        kind = "heads of the decoder"
+    elif stack_result.stacks == ("cross",):
+        kind = "cross-attention heads"
     n_heads = len(stack_result.heads)
     n_with_role = sum(bool(head.roles) for head in stack_result.heads)
     n_without = n_heads - n_with_role
@@ -87,11 +93,13 @@ def found_heads(stack_result: ClassifyResult) -> str:
 
 
 def _detail(head: HeadResult, role: str) -> str:
-    """Say where a positional head looks, and which relation or direction another follows."""
-    text = offset_text(head) if role == "positional" else ""
+    """Say where a positional head looks, which relation one follows, which way a user's pairs."""
+    text = ""
     details = [label.detail for label in head.labels if label.role == role]
-    if role == "syntactic":
-        text = next(iter(details), "").partition(" ")[0]
+    if role == "positional":
+        text = offset_text(head)
+    elif role == "syntactic" and details:
+        text = details[0].partition(" ")[0]
     elif role_class(role) == "syntactic" and head.stack == "encoder":
         text = ", ".join(detail.rpartition(" ")[2] for detail in details)
     return f" ({text})" if text else ""

@@ -1,4 +1,9 @@
-"""The sums that one pass over a corpus takes of every stack's heads."""
+"""The sums that one pass over a corpus takes of every stack's heads.
+
+Each class is one measurement: what is counted, by its definition, and how a batch adds to it. From
+the bottom up, :class:`StackSums` has all stacks, :class:`HeadMeasures` one of self-attention.
+Cross-attention and syntactic relations are in ``cross.py`` and ``syntactic.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +16,19 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
+from headscope.analyses.classify.kernel import Kernel
+from headscope.analyses.classify.query_means import QueryMeans
 from headscope.analyses.classify.roles import roles_with_keys
 from headscope.analyses.classify.rows import (
     LONG,
     OFFSETS,
     SIDE,
-    QueryMeans,
     RowMeasure,
     RowSummary,
     corners,
     keys_of_roles,
 )
-from headscope.analyses.classify.syntactic import Kernel, Syntactic
+from headscope.analyses.classify.syntactic import Syntactic
 from headscope.core.accumulator import Parts, numpy, zeros
 from headscope.core.widest import widest
 from headscope.data.batches import Batch
@@ -52,27 +58,32 @@ class Positional(RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
+        # Count the queries of each offset.
         content = numpy(batch.content)
         real = numpy(batch.attention_mask).astype(bool)
         n = batch.size[1]
-        for i, r in enumerate(OFFSETS):
-            if abs(r) < n and not (batch.causal and r > 0):
-                query = slice(max(-r, 0), min(n, n - r))
-                target = slice(max(r, 0), min(n, n + r))
+        for i, offset in enumerate(OFFSETS):
+            if abs(offset) < n and not (batch.causal and offset > 0):
+                query = slice(max(-offset, 0), min(n, n - offset))
+                target = slice(max(offset, 0), min(n, n + offset))
                 self.queries[i] += (content[:, query] & content[:, target]).sum()
                 self.mass_queries[i] += (content[:, query] & real[:, target]).sum()
+
+        # What a head gets by chance that looks at any content token that it sees.
         per_sentence = content.sum(axis=1)
         self.content += per_sentence.sum()
         seen = content.cumsum(axis=1) if batch.causal else per_sentence[:, None]
         self.chance += float((content / np.maximum(seen, 1)).sum())
+
+        # How many tokens away each head looks: one bin for each step from -FAR to FAR, those that
+        # lie beyond in the outermost.
         step = rows.argmax - torch.arange(n, device=rows.argmax.device)  # (batch, heads, pos)
         by_head = step.transpose(0, 1)[:, batch.content]  # (heads, content tokens)
-        # One bin for each step from -FAR to FAR, what lies beyond in the last ones.
         n_bins = 2 * _FAR + 1
         head = torch.arange(len(by_head), device=step.device)[:, None]
         bins = by_head.clamp(-_FAR, _FAR) + _FAR + head * n_bins
         counts = torch.bincount(bins.flatten(), minlength=len(by_head) * n_bins)
-        hits = counts.view(len(by_head), n_bins)[:, [_FAR + r for r in OFFSETS]]
+        hits = counts.view(len(by_head), n_bins)[:, [_FAR + offset for offset in OFFSETS]]
         self.hits += numpy(hits).reshape(self.hits.shape)
         self.mass += numpy(rows.band.sum(dim=0)).reshape(self.mass.shape)
 
@@ -116,42 +127,44 @@ class Profile(QueryMeans, RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        content = batch.content
-        visible = batch.visible
-        ids = batch.input_ids
         # Whether two different content positions hold the same token, (batch, pos, pos); under a
         # causal mask: whether the token of the second stands before the first.
+        content = batch.content
+        ids = batch.input_ids
         same = (ids[:, :, None] == ids[:, None, :]) & content[:, :, None] & content[:, None, :]
         same.diagonal(dim1=1, dim2=2).fill_(False)
         same = same.tril() if batch.causal else same
-        queries_of = dict.fromkeys(self.quantities, content) | {
-            "relative_entropy": content & (visible >= 2),
+
+        # Count the queries of each quantity.
+        is_query = dict.fromkeys(self.quantities, content) | {
+            "relative_entropy": content & (batch.visible >= 2),
             "duplicate_rate": same.any(dim=2),
-            "long_entropy": content & (visible >= LONG),
+            "long_entropy": content & (batch.visible >= LONG),
         }
-        queries = torch.stack([mask.sum(dim=1) for mask in queries_of.values()], dim=1)
+        queries = torch.stack([mask.sum(dim=1) for mask in is_query.values()], dim=1)
         self.count(queries, _expected(batch, same))
         self.units += batch.size[0]
         self.left_out += batch.left_out
         self.long_units += int((queries[:, self.quantities.index("long_entropy")] > 0).sum())
 
+        # Add each sentence's sums over queries.
         position = torch.arange(batch.size[1], device=rows.argmax.device)
         itself = rows.argmax == position
         query_ids = ids[:, None].expand_as(rows.argmax)
         copy = (query_ids.gather(2, rows.argmax) == query_ids) & ~itself & same.any(dim=2)[:, None]
-        relative, long = rows.relative.unbind(dim=-1)
+        relative_entropy, long_entropy = rows.relative.unbind(dim=-1)
         special, first_special, last_special, punctuation, *by_role = rows.mass.unbind(dim=-1)
         sums = {
             "confidence": rows.top,
             "entropy": rows.entropy,
-            "relative_entropy": relative,
+            "relative_entropy": relative_entropy,
             "special_mass": special,
             "first_special_mass": first_special,
             "last_special_mass": last_special,
             "punctuation_mass": punctuation,
             "self_rate": (itself & content[:, None]).sum(dim=2),
             "duplicate_rate": (copy & content[:, None]).sum(dim=2),
-            "long_entropy": long,
+            "long_entropy": long_entropy,
             **dict(zip(self._roles, by_role, strict=True)),
         }
         self.add(..., torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
@@ -203,21 +216,24 @@ class Rare(QueryMeans, RowMeasure):
         n_heads = rows.word_argmax.shape[1]
         flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * heads)
 
-        def hits(mark: Tensor) -> Tensor:
-            """Count the queries that attend to a marked word: (batch, heads)."""
-            attended = mark.gather(1, flat).view(*mark.shape, n_heads)
+        def hits(is_target: Tensor) -> Tensor:
+            """Count the queries that attend to a target word: (batch, heads)."""
+            attended = is_target.gather(1, flat).view(*is_target.shape, n_heads)
             return widest((attended & rare.query[..., None]).sum(dim=1))
 
-        queries = rare.query.sum(dim=1)
-        expected = (rare.chance, rare.uniform.sum(dim=1))
-        queries_of_each = queries[:, None].expand(-1, len(self.quantities))
-        self.count(queries_of_each, expected)
-        self.units += int((queries > 0).sum())
+        n_queries = rare.query.sum(dim=1)
+        queries = n_queries[:, None].expand(-1, len(self.quantities))
+        by_chance = rare.chance
+        by_uniform = rare.uniform.sum(dim=1)
+        self.count(queries, [by_chance, by_uniform])
+        self.units += int((n_queries > 0).sum())
         self.unspaced += batch.unspaced
         rarest = hits(rare.rarest)
-        sums = [rarest, hits(rare.two_rarest)]
-        sums += [rarest - by_baseline[:, None] for by_baseline in expected]
-        self.add(..., torch.stack(sums, dim=-1), queries_of_each)
+        two_rarest = hits(rare.two_rarest)
+        over_chance = rarest - by_chance[:, None]
+        over_uniform = rarest - by_uniform[:, None]
+        sums = torch.stack([rarest, two_rarest, over_chance, over_uniform], dim=-1)
+        self.add(..., sums, queries)
 
 
 class MeanPattern(RowMeasure):
@@ -273,5 +289,5 @@ class StackSums(Parts):
         }
 
     def parts(self) -> Mapping[str, Any]:
-        """Return the sums of each stack, and those on a user's pairs of words."""
+        """Return the sums of each stack, and without a name those on a user's pairs of words."""
         return self.by_stack if self.labelled is None else {**self.by_stack, "": self.labelled}

@@ -2,13 +2,16 @@
 
 Everything that is chosen (a relation, an offset, a kernel) is chosen on half A and judged on half
 B, so that a label is no best of many. Numbers and conditions: ``docs/definitions/roles.md``.
+
+:func:`judge_relations` is the rule. It takes a :class:`_Counts` of each relation and half, and
+returns a :class:`SyntacticTest` of all heads for each relation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +24,8 @@ from headscope.data.edge_trials import TREE_WAYS
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
-#: Relations that are scored but never make a label: punctuation has a separate role.
-NEVER = ("punct", "root")
+#: Relations that are scored but never make a label; punctuation has a role of its own.
+UNLABELLED = ("punct", "root")
 #: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
 _POSITIONAL = ("offset", "first", "last")
 #: Texts with a label's pairs that each half needs: words of one text are no independent evidence.
@@ -33,15 +36,15 @@ RelationAndWay = tuple[str, str]  # As ("nsubj", "dep->head")
 
 @dataclass
 class _Counts:
-    """One relation and direction on some sentences; hits as (n_layers, n_heads) or one number."""
+    """One relation and direction on some sentences; arrays are (n_layers, n_heads)."""
 
     trials: int
-    hits: Array
-    mean_hits: Array  # By piece means
-    baselines: Mapping[str, Array | float]  # Their hits
-    #: Trials that head and baseline hit together; uniform's are sums of probabilities.
+    hits: Array  # Of each head, by the sum over a word's pieces
+    mean_hits: Array  # By the mean over them
+    baselines: Mapping[str, Array | float]  # Hits of each baseline; one number is for all heads
+    #: Trials that head and baseline both hit; those of ``uniform`` are sums of probabilities.
     joint: Mapping[str, Array]
-    uniform_squared: float
+    uniform_squared: float  # Over trials, the sum of the squared probability of ``uniform``
 
     def __post_init__(self) -> None:
         n = max(self.trials, 1)
@@ -55,7 +58,7 @@ class _Counts:
             for name, hits in self.baselines.items()
         }
 
-    def at(self, head: tuple[int, int]) -> dict[str, Any]:
+    def fields_of(self, head: tuple[int, int]) -> dict[str, Any]:
         """Return one head's values for the fields that SyntacticScore and Confirmation share."""
         low, high = self.interval
         accuracy = Estimate(float(self.accuracy[head]), float(low[head]), float(high[head]))
@@ -107,12 +110,13 @@ class SyntacticTest:
 
     def score(self, head: tuple[int, int]) -> SyntacticScore:
         """Return the score of one head."""
-        overall = self.overall.at(head)
+        overall = self.overall.fields_of(head)
         confirmation = None
         if self.selected[head]:
-            held_out = self.held_out.at(head)
+            held_out = self.held_out.fields_of(head)
             names = list(held_out["baselines"])
-            strongest = names[int(tied(list(held_out["baselines"].values())).argmax())]
+            accuracies = list(held_out["baselines"].values())
+            strongest = names[int(tied(accuracies).argmax())]  # the first of equal ones
             confirmation = Confirmation(
                 strongest=strongest, p_adjusted=float(self.p_adjusted[head]), **held_out
             )
@@ -129,10 +133,20 @@ class SyntacticTest:
         )
 
 
+class _Halves(NamedTuple):
+    """The counts of one relation and direction: on all sentences, and on each half."""
+
+    name: RelationAndWay
+    offset: int  # The best word offset on all sentences
+    overall: _Counts
+    half_a: _Counts
+    half_b: _Counts  # With the best offset of half A
+
+
 def why_untested(sums: Syntactic, name: RelationAndWay, thresholds: Thresholds) -> str:
     """Say why no head could earn a label of this relation and direction; empty where one could."""
     relation, direction = name
-    if relation in NEVER:
+    if relation in UNLABELLED:
         return "scored, but never a label, as in a treebank"
     trials = []
     texts = []
@@ -159,47 +173,55 @@ def judge_relations(
     four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
     a label. Relations with too few trials or texts in either half are not tested.
 
-    ``kernel_hits`` are those of :func:`.syntactic.kernel_hits` on the same trials; ``exists``
+    ``kernel_hits`` are those of :func:`.kernel.kernel_hits` on the same trials; ``exists``
     (n_layers, n_heads) marks where heads are.
     """
     # Select on half A.
-    drafts = []
+    names = sorted({(relation, way) for _, relation, way in sums.relations.names})
+    counted = [_count_halves(sums, kernel_hits, name) for name in names]
+    if not counted:
+        return []
     selected = []
-    for name in sorted({(relation, way) for _, relation, way in sums.relations.names}):
-        offset = _best_offset(sums, name, (0, 1))
-        offset_of_a = _best_offset(sums, name, (0,))
-        overall = _counts(sums, kernel_hits, name, (0, 1), offset)
-        half_a = _counts(sums, kernel_hits, name, (0,), offset_of_a)
-        half_b = _counts(sums, kernel_hits, name, (1,), offset_of_a)
-        drafts.append((name, offset, overall, half_a, half_b))
-        testable = not why_untested(sums, name, thresholds)
+    for relation in counted:
+        half_a = relation.half_a
+        testable = not why_untested(sums, relation.name, thresholds)
         beats_all = half_a.exceeds(half_a.accuracy, tuple(half_a.baselines), thresholds)
         selected.append(exists & testable & beats_all)
-    if not drafts:
-        return []
 
     # Confirm on half B.
-    p_values = np.stack([half_b.p_value() for *_, half_b in drafts])
+    p_values = np.stack([relation.half_b.p_value() for relation in counted])
     p_adjusted = adjust(p_values, np.stack(selected))
     tests = []
-    for draft, selects, p in zip(drafts, selected, p_adjusted, strict=True):
-        (relation, direction), offset, overall, half_a, half_b = draft
-        again = half_b.exceeds(half_b.accuracy, tuple(half_b.baselines), thresholds)
-        again &= half_b.exceeds(half_b.mean_accuracy, _POSITIONAL, thresholds)
+    for relation, is_selected, p in zip(counted, selected, p_adjusted, strict=True):
+        half_b = relation.half_b
+        beats_all = half_b.exceeds(half_b.accuracy, tuple(half_b.baselines), thresholds)
+        beats_all &= half_b.exceeds(half_b.mean_accuracy, _POSITIONAL, thresholds)
         tests.append(
             SyntacticTest(
-                relation=relation,
-                direction=direction,
-                offset=offset,
-                overall=overall,
-                chosen=half_a,
+                *relation.name,
+                offset=relation.offset,
+                overall=relation.overall,
+                chosen=relation.half_a,
                 held_out=half_b,
-                selected=selects,
-                confirmed=selects & (p <= thresholds.q) & again,
+                selected=is_selected,
+                confirmed=is_selected & (p <= thresholds.q) & beats_all,
                 p_adjusted=p,
             )
         )
     return tests
+
+
+def _count_halves(sums: Syntactic, kernel_hits: Array, name: RelationAndWay) -> _Halves:
+    """Count on all sentences and on each half; half B is counted with the best offset of half A."""
+    offset = _best_offset(sums, name, (0, 1))
+    offset_of_a = _best_offset(sums, name, (0,))
+    return _Halves(
+        name,
+        offset,
+        overall=_counts(sums, kernel_hits, name, (0, 1), offset),
+        half_a=_counts(sums, kernel_hits, name, (0,), offset_of_a),
+        half_b=_counts(sums, kernel_hits, name, (1,), offset_of_a),
+    )
 
 
 def _best_offset(sums: Syntactic, name: RelationAndWay, halves: Sequence[int]) -> int:
@@ -223,6 +245,7 @@ def _counts(
     rows = sums.relations.known((half, *name) for half in halves)
     offset_rows = sums.offsets.known((half, *name, offset) for half in halves)
     wordless = sums.wordless[rows].sum(axis=0).tolist()
+    both_wordless = sums.both_wordless[rows].sum(axis=0)
     baselines: dict[str, Array | float] = {
         "offset": float(sums.offset_trials[offset_rows].sum()),
         **dict(zip(WORDLESS, wordless, strict=True)),
@@ -230,7 +253,7 @@ def _counts(
     }
     joint = {
         "offset": sums.both_offset[offset_rows].sum(axis=0),
-        **dict(zip(WORDLESS, sums.both_wordless[rows].sum(axis=0), strict=True)),
+        **dict(zip(WORDLESS, both_wordless, strict=True)),
     }
     return _Counts(
         trials=int(sums.trials[rows].sum()),

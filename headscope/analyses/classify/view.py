@@ -1,17 +1,21 @@
-"""What is shown of ``classify``: the role of every head, the labels behind it, and its removal."""
+"""What is shown of ``classify``: the roles of heads by stack, the labels behind them, the controls.
+
+:func:`blocks` is everything in order; :data:`VIEW`, at the end, also names the tables, the cards
+and the numbers that reports take. Optional parts are shown by ``optional/view.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards, mark_of
 from headscope.analyses.classify.optional.view import interval_words, more, patch_sentences
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.roles import role_class, role_in, role_of
-from headscope.analyses.classify.scores import Confirmation, HeadResult, Label, SyntacticScore
+from headscope.analyses.classify.scores import Confirmation, HeadResult, Label
 from headscope.analyses.classify.stack_words import (
     STACK_NAMES,
     VOITA_RELATIONS,
@@ -147,32 +151,48 @@ def _alignment_map(result: ClassifyResult) -> b.HeadMap:
     )
 
 
+class _SelectedHead(NamedTuple):
+    """A head that was selected for a relation, and what the held-out half says of it."""
+
+    relation: str
+    head: HeadResult
+    labelled: bool
+    held_out: Confirmation
+
+
 def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
     """Draw the best head of each relation that was selected for any head, on the held-out half.
 
     With interval and baselines; a head that this half confirms comes before all that it does not.
     """
-    Selected = tuple[str, HeadResult, SyntacticScore, Confirmation]
-    by_relation: dict[str, list[Selected]] = {}
+    # The best head of each relation.
+    by_relation: dict[str, list[_SelectedHead]] = {}
     for head in result.heads:
         for score in head.syntactic:
             if score.confirmed is not None:
-                name = f"{score.relation} {score.direction}"
-                by_relation.setdefault(name, []).append((name, head, score, score.confirmed))
+                relation = f"{score.relation} {score.direction}"
+                selected_head = _SelectedHead(relation, head, score.labelled, score.confirmed)
+                by_relation.setdefault(relation, []).append(selected_head)
     best = [
-        max(rows, key=lambda row: (row[2].labelled, float(row[3].accuracy)))
-        for rows in by_relation.values()
+        max(heads, key=lambda head: (head.labelled, float(head.held_out.accuracy)))
+        for heads in by_relation.values()
     ]
-    best.sort(key=lambda row: (not row[2].labelled, -row[3].gain))
+    best.sort(key=lambda head: (not head.labelled, -head.held_out.gain))
     shown = best[:_MOST_BARS]
     if not shown:
         return
-    names = [f"{name}  {head.name}" for name, head, *_ in shown]
-    colours = [role_of("syntactic" if row[2].labelled else "none").colour for row in shown]
-    offset = [row[3].baselines["offset"] for row in shown]
-    strongest_other = [
-        max(rate for name, rate in row[3].baselines.items() if name != "offset") for row in shown
-    ]
+
+    # Bars, with two points each for the baselines.
+    names = [f"{selected.relation}  {selected.head.name}" for selected in shown]
+    accuracies = [selected.held_out.accuracy for selected in shown]
+    roles = ["syntactic" if selected.labelled else "none" for selected in shown]
+    colours = [role_of(role).colour for role in roles]
+    offset = []
+    strongest_other = []
+    for selected in shown:
+        baselines = dict(selected.held_out.baselines)
+        offset.append(baselines.pop("offset"))
+        strongest_other.append(max(baselines.values()))
     caption = "accuracy on the held-out half of the sentences, 95% interval; grey: not confirmed"
     if len(best) > _MOST_BARS:
         caption += f"; {len(best) - _MOST_BARS} more in relations.csv"
@@ -182,7 +202,7 @@ def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
         caption,
         "",
         [
-            b.Series("accuracy", names, [row[3].accuracy for row in shown], "bars", colours),
+            b.Series("accuracy", names, accuracies, "bars", colours),
             b.Series("best fixed offset", offset, bars, "points", b.BLACK, "d"),
             b.Series(
                 "strongest other: first, last, uniform, kernel",
@@ -204,20 +224,23 @@ def _labels_table(stack_result: ClassifyResult) -> Iterator[b.Block]:
     labels: list[tuple[HeadResult, Label]] = []
     for head in stack_result.heads:
         labels += [(head, label) for label in head.labels]
-    of_sentences = stack_result.stacks == ("encoder",) and not stack_result.corpus.pairs
-    if stack_result.labels or of_sentences:
+
+    # Say why there is no syntactic label, where there could be one.
+    read_sentences = stack_result.stacks == ("encoder",) and not stack_result.corpus.pairs
+    if stack_result.labels or read_sentences:
         if not stack_result.corpus.trees and not stack_result.labels:  # sources have no trees
             text = "No syntactic roles: plain text has no gold trees (give --treebank)."
             yield b.Text(text, on=b.TERMINAL)
         elif not any(role_class(label.role) == "syntactic" for _, label in labels):
             yield b.Text(visible(no_relation_sentence(stack_result)), on=b.TERMINAL)
-    # The clearest stand first, before them the relations of Voita et al.
+
+    # By role: first the relations of Voita et al., then by how far the score exceeds its baseline.
     labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
     rows: list[tuple[HeadResult, Label]] = []
     for role in stack_result.possible_roles:
-        of_role = [row for row in labels if row[1].role == role.key]
-        of_role.sort(key=lambda row: row[1].detail.partition(" ")[0] not in VOITA_RELATIONS)
-        rows += of_role[:_MOST_ROWS]
+        role_rows = [row for row in labels if row[1].role == role.key]
+        role_rows.sort(key=lambda row: row[1].detail.partition(" ")[0] not in VOITA_RELATIONS)
+        rows += role_rows[:_MOST_ROWS]
     columns: list[b.Column] = [
         ("label", lambda row: _label_name(row[1]), str),
         ("head", lambda row: row[0].name.rpartition(":")[2], str),
@@ -234,6 +257,7 @@ def _labels_table(stack_result: ClassifyResult) -> Iterator[b.Block]:
 
 
 def _label_name(label: Label) -> str:
+    """Write a role by its mark with the label's detail; a relation or user's label by itself."""
     role = role_of(label.role)
     return label.detail if role.family else f"{role.mark or role.name} {label.detail}"
 

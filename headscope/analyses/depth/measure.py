@@ -68,11 +68,12 @@ from headscope.core.widest import widest
 from headscope.models.anatomy.layers import Layer
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.intervene import watch_inputs
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
 from headscope.models.run.recording import Softmaxes
-from headscope.models.run.routing import Router, use_implementation
+from headscope.models.run.routing import Router
+from headscope.models.run.site_hooks import watch_inputs
 from headscope.models.run.watched import ModuleTurn, capture
 from headscope.stats.statistics import finite, t_half_width
 
@@ -106,9 +107,9 @@ class Comparison(NamedTuple):
     """Two variants that differ in one part: what the part protects is the difference."""
 
     part: str
-    way: str
-    having: str
-    lacking: str
+    way: str  # ``removed`` from the full model, or ``added`` to attention
+    having: str  # The variant that has the part
+    lacking: str  # The one that lacks it
 
 
 COMPARISONS = (
@@ -139,11 +140,11 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     inputs: dict[int, AttentionInput] = {}
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
-        # The states, the first argument, are not kept: every variant has its own.
-        states_name = next(iter(read.given))
+        """Keep what a module was called with, but for the state: variants bring their own."""
+        state = next(iter(read.arguments))
         nothing = read.x_q[:0]
-        arguments = {**read.given, states_name: nothing}
-        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=arguments)
+        arguments = {**read.arguments, state: nothing}
+        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, arguments=arguments)
 
     between_layers = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations may get none.
@@ -154,8 +155,8 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     first_state, _ = seen[layers[0].enters]
     states = [first_state]
     for layer in layers:
-        _, left_behind = seen[layer.leaves]
-        states.append(left_behind)
+        _, last_state = seen[layer.leaves]
+        states.append(last_state)
     return OwnRun(states, inputs)
 
 
@@ -173,6 +174,7 @@ def run_variant(
     """
 
     def normed(norm: ModuleTurn | None, x: Tensor) -> Tensor:
+        """Apply a norm that the layer has and the variant keeps."""
         out: Tensor = x if norm is None or not variant.layernorm else norm.module(x)
         return out
 
@@ -203,14 +205,16 @@ def run_variant(
 
 
 def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router) -> Tensor:
-    """Run attention on x (batch, pos, d_model), up to W_O and b_O, as the model called it."""
-    states_name = next(iter(read.given))
-    inputs = replace(read, x_q=x, x_k=x, given={**read.given, states_name: x})
+    """Run attention on x (batch, pos, d_model), W_O and b_O included, as the model called it.
+
+    ``read`` is what the model called it with; its first argument is the state.
+    """
+    state = next(iter(read.arguments))
+    inputs = replace(read, x_q=x, x_k=x, arguments={**read.arguments, state: x})
     z = site.mix(partial(router.attend, site.module), inputs)
     out: Tensor = site.layout.answer(site, z, inputs)[0]
-    if site.layout.out.startswith(".."):  # W_O belongs to the parent, which is not called
-        return site.projections.out(out)
-    return out
+    # Where W_O lies outside of the attention module, its answer is z.
+    return site.projections.out(out) if site.layout.out.startswith("..") else out
 
 
 def measure_ratios(
@@ -220,7 +224,7 @@ def measure_ratios(
 
     That is the largest difference of any state, relative to the largest entry where it is above 1.
     """
-    router = Router(loaded.sites, others=loaded.others)
+    router = Router(loaded.sites, unmeasured_sites=loaded.unmeasured_sites)
     gap = 0.0
     ratios: list[list[Array]] = []  # By variant and point
     shared: dict[bool, Tensor] = {}
@@ -265,7 +269,7 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
     """Average ratios (len(VARIANTS), n_layers + 1, windows), shares and trends over windows.
 
     With standard deviations and 95% intervals (Student's t). ``floor`` is the ratio up to which
-    rows differ only by the rounding of the dtype.
+    tokens differ only by the rounding of the dtype.
     """
     by_name = {variant.name: ratios[i] for i, variant in enumerate(VARIANTS)}
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -274,7 +278,18 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
         for pair in COMPARISONS:
             shares = (by_name[pair.having] - by_name[pair.lacking]) / by_name["full"]
             means = _over_windows(shares)
-            protected.append(Protection(*pair, means.mean, means.std, means.low, means.high))
+            protected.append(
+                Protection(
+                    part=pair.part,
+                    way=pair.way,
+                    having=pair.having,
+                    lacking=pair.lacking,
+                    mean=means.mean,
+                    std=means.std,
+                    low=means.low,
+                    high=means.high,
+                )
+            )
         trends = {}
         for name, (values, counted) in _trends(by_name, floor).items():
             means = _over_windows(values, counted)

@@ -15,7 +15,7 @@ from headscope.analyses.depth.measure import curves_of, measure_ratios, own_run
 from headscope.analyses.depth.result import Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import ValidationFailedError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS, LARGE
@@ -102,6 +102,7 @@ def _measure(
 
     @contextmanager
     def running(replica: LoadedModel) -> Iterator[Callable[[Array], tuple[Array, float]]]:
+        """Give what one replica of the model does with a batch: the numbers of some windows."""
         layers = take_apart(replica).layers
 
         def run(batch: Array) -> tuple[Array, float]:
@@ -112,10 +113,10 @@ def _measure(
 
     for ratios, gap in side_by_side(loaded, batches, running):
         worst = max(worst, gap)
-        done = done + ratios.shape[-1]
+        done += ratios.shape[-1]
         check_decomposition(loaded, worst)
         measured.append(ratios)
-        give_back()  # what lies between blocks in use grows with every batch
+        release_memory()  # what lies between blocks in use grows with every batch
         progress(name, done, len(chosen))
     return curves_of(np.concatenate(measured, axis=-1), floor), worst
 

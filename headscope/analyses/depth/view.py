@@ -70,16 +70,22 @@ def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
         on=b.TERMINAL,
     )
     yield _ratios(result, log)
-    for way, lost_or_kept in WAYS.items():
-        cells: dict[str, Callable[[DepthCurves, int], str]] = {}
-        for protection in result.protected:
-            if protection.way == way:
-                _, column, _ = PARTS[protection.part]
-                cells[f"{column:>15}"] = functools.partial(_share, protection.part, way)
-        title = f"Share of the full model's ratio {lost_or_kept}, +-95%"
-        yield _table(title, result, cells, first=1)
+    for way in WAYS:
+        yield _protected_table(result, way)
     yield _protected(result)
     yield next_step(result, "what do heads pass on?", "flow {}")
+
+
+def _protected_table(result: DepthResult, way: str) -> b.Table:
+    """List the share that each part protects, a row for each layer."""
+    cells: dict[str, Callable[[DepthCurves, int], str]] = {}
+    for protection in result.protected:
+        if protection.way == way:
+            _, column, _ = PARTS[protection.part]
+            # As wide as a share with its interval, so that the columns of both tables align
+            cells[f"{column:>15}"] = functools.partial(_share, protection.part, way)
+    title = f"Share of the full model's ratio {WAYS[way]}, +-95%"
+    return _table(title, result, cells, first=1)
 
 
 def _table(
@@ -95,6 +101,7 @@ def _table(
     """
 
     def row(name: str, curves: DepthCurves, point: int) -> tuple[str, ...]:
+        """Write the cells of one point."""
         return (name, *(cell(curves, point) for cell in cells.values()))
 
     points = _points(result)
@@ -120,6 +127,7 @@ def _ratio(name: str, curves: DepthCurves, point: int) -> str:
 
 
 def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
+    """Write the share that a part protects, with half of its interval."""
     p = curves.protection(layer_part, way)
     share = Estimate(p.mean[point], p.low[point], p.high[point])
     if share.value is None:
@@ -283,11 +291,13 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
         yield KeyNumber(f"residual after the last layer, {VARIANTS[name][0]}", text, control, ratio)
 
 
+_FRAMES = {"depth": DepthResult.to_frame, "protected": DepthResult.protected_frame}
+_VIEW = view("Depth", blocks, _FRAMES, key_numbers=_key_numbers)
+
+
 def _files(result: DepthResult, *, log: bool = False) -> Mapping[str, bytes]:
     """Return depth.csv, protected.csv and the figures; ``log``: ratios on a logarithmic axis."""
     return view(_VIEW.title, functools.partial(blocks, log=log), _FRAMES).files(result)
 
 
-_FRAMES = {"depth": DepthResult.to_frame, "protected": DepthResult.protected_frame}
-_VIEW = view("Depth", blocks, _FRAMES, key_numbers=_key_numbers)
 VIEW = dataclasses.replace(_VIEW, files=_files)

@@ -39,7 +39,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
-from headscope.session.texts import handy_sentences
+from headscope.session.texts import short_sentences
 from headscope.session.validate import require_valid
 from headscope.tasks.units import parse_heads
 
@@ -113,7 +113,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
 
 def _own_sentence(loaded: LoadedModel) -> str:
     """Return the first sentence of the built-in sample that a report's page would show."""
-    handy = handy_sentences(loaded, 1)
+    handy = short_sentences(loaded, 1)
     if not handy or len(handy[0][1]) > LONGEST:
         raise UnsupportedModelError(
             f"No sentence of the built-in sample has {LONGEST} tokens or fewer for "

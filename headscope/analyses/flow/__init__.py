@@ -1,4 +1,4 @@
-"""What heads read and pass on."""
+"""What heads read and pass on: what ``headscope flow`` can be asked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FlowOptions(RunOptions):
         Option(
             help="A .conllu treebank or a text file, sentences in memory, or None for the built-in "
             "sample; of pairs the sources are read.",
-            spelled=CorpusFlags,
+            flag_class=CorpusFlags,
         ),
     ] = None
     _: KW_ONLY

@@ -1,4 +1,8 @@
-"""Two passes over a corpus: maps are fitted on the first half and judged on the second."""
+"""Two passes over a corpus: maps are fitted on the first half and judged on the second.
+
+:func:`measure` at the end makes them. A :class:`Reader` deals sentences to the halves, and
+:func:`_read` shows every layer of a pass, chunk by chunk, to a function that sums what it needs.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +27,16 @@ from headscope.attention import CHUNK_ENTRIES
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
 from headscope.data.files import Sentence
 from headscope.data.word_pieces import EncodedSentence, encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, SiteObserver, routed
+from headscope.models.run.site_hooks import watch_inputs
 from headscope.session.texts import counted_batches
 
 
@@ -73,14 +77,6 @@ class Reader:
             if i in chosen:
                 yield sentence
 
-    def folds(self, batch: Sequence[EncodedSentence]) -> Tensor:
-        """Deal sentences of the first half to the folds of a cross-validation.
-
-        In the order of the corpus; a sentence that is repeated stays in one fold.
-        """
-        numbers = [self._first_half[_lower_words(sentence)] for sentence in batch]
-        return torch.tensor([number % FOLDS for number in numbers])
-
     def _of_half(self, half: int, sentence: EncodedSentence | None) -> EncodedSentence | None:
         """Return a sentence of this half that is to be measured, and count what is left out.
 
@@ -99,6 +95,14 @@ class Reader:
             self.repeated += 1
             return None
         return sentence
+
+    def folds(self, batch: Sequence[EncodedSentence]) -> Tensor:
+        """Deal sentences of the first half to the folds of a cross-validation.
+
+        In the order of the corpus; a sentence that is repeated stays in one fold.
+        """
+        numbers = [self._first_half[_lower_words(sentence)] for sentence in batch]
+        return torch.tensor([number % FOLDS for number in numbers])
 
 
 def _lower_words(sentence: EncodedSentence) -> tuple[str, ...]:
@@ -123,7 +127,10 @@ Visit = Callable[[Batch, Activations, slice, Tensor], None]
 
 
 class _Observer(SiteObserver):
-    """Shows each chunk of a pass to a function, with the states that its layer read."""
+    """Shows each chunk of a pass to a function, with the states that its layer read.
+
+    A layer's states are seen first (:meth:`see`), then the chunks of its heads (:meth:`observe`).
+    """
 
     def __init__(self, visit: Visit, first_heads: Array) -> None:
         """Make one; ``first_heads`` numbers the first head of each layer among those of all."""
@@ -143,11 +150,11 @@ class _Observer(SiteObserver):
 
 
 def _read(
-    reader: Reader, loaded: LoadedModel, half: int, seed: int, name: str, visit: Visit
+    reader: Reader, loaded: LoadedModel, *, half: int, seed: int, name: str, visit: Visit
 ) -> Iterator[Batch]:
     """Run a model over one half; yield every batch when all layers have been visited.
 
-    ``name`` is what progress calls the model.
+    ``seed`` draws another word for each; ``name`` is what progress calls the model.
     """
     step = f"{name}, choosing" if half == 0 else f"{name}, measuring"
     random = np.random.default_rng([seed % 2**63, half])
@@ -157,7 +164,7 @@ def _read(
     router = Router(
         loaded.sites,
         [observer],
-        others=loaded.others,
+        unmeasured_sites=loaded.unmeasured_sites,
         # What is made of a chunk, in float64, is several times as large as its patterns.
         chunk_entries=CHUNK_ENTRIES // 4,
     )
@@ -169,7 +176,7 @@ def _read(
             ids, mask = loaded.pad([sentence.ids.tolist() for sentence in sentences])
             router.run(functools.partial(loaded.forward, ids, mask))
             yield observer.batch
-            give_back()  # what lies between blocks in use grows with every batch
+            release_memory()  # what lies between blocks in use grows with every batch
             reader.progress(step, n_seen, reader.n_sentences)
 
 
@@ -192,13 +199,14 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
         layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), layer_seed)))
 
     def add(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+        """Add a chunk to the sums of its layer."""
         layer = layers[site.row]
         folds = reader.folds(batch.sentences[site.rows])
         layer.update(LayerChunk(site, x, batch.words, layer.spaces), folds)
 
     tokens = 0
     fitted_on = 0
-    for batch in _read(reader, loaded, 0, seed, name, add):
+    for batch in _read(reader, loaded, half=0, seed=seed, name=name, visit=add):
         tokens += int(batch.words.content.sum())
         fitted_on += len(batch.sentences)
     if not fitted_on:
@@ -212,19 +220,20 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
     maps: list[LayerMaps] = []
     while layers:
         maps.append(layers.pop(0).solve())
-        give_back()
+        release_memory()
 
     # The second half: their errors
     def judge(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+        """Write the errors of a layer's maps on a chunk into the batch."""
         layer = maps[site.row]
         chunk = LayerChunk(site, x, batch.words, layer.spaces)
         batch.errors[site.rows, ..., heads] = layer.errors(chunk).cpu()
 
     n_heads = sum(site.n_heads for site in loaded.sites)
     nothing = torch.zeros(0, *ERRORS, n_heads)  # there may be no second half
-    judged_batches = _read(reader, loaded, 1, seed, name, judge)
+    judged_batches = _read(reader, loaded, half=1, seed=seed, name=name, visit=judge)
     errors = [nothing, *(batch.errors for batch in judged_batches)]
     maps.clear()
-    give_back()
+    release_memory()
     judged = torch.cat(errors).numpy()
     return Sums(tokens, fitted_on, len(judged), explained(judged))

@@ -27,25 +27,26 @@ SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
 class LayerSpaces:
     """The subspaces that W_V of one layer's heads read, and random ones of that size."""
 
-    G: Tensor  # (n_heads, d_in, d_v). Random directions.
-    U: Tensor  # Orthonormal columns that span those of each head's W_V, zeros beyond its rank.
-    #: (n_heads, d_v, d_v). G times this is V: orthonormal columns that span those of G.
-    to_V: Tensor
-    sketch: Tensor  # (d_in, at most SKETCH). Random orthonormal columns.
+    #: (n_heads, d_in, d_v): orthonormal columns that span those of a head's W_V; zeros beyond its
+    #: rank
+    U: Tensor
+    G: Tensor  # (n_heads, d_in, d_v): Gaussian entries
+    to_V: Tensor  # (n_heads, d_v, d_v): G times this is V, orthonormal columns that span those of G
+    sketch: Tensor  # (d_in, at most SKETCH): random orthonormal columns
 
     @classmethod
     def of(cls, W_V: Tensor, seed: int) -> LayerSpaces:
-        """Take them from a layer's W_V (n_heads, d_in, d_v) on the CPU; ``seed`` is of G."""
+        """Take U from a layer's W_V (n_heads, d_in, d_v) on the CPU, and draw the rest."""
         generator = torch.Generator().manual_seed(seed)
         d_in, d_v = W_V.shape[1:]
         sketch = torch.randn(d_in, min(d_in, SKETCH), generator=generator, dtype=torch.float64)
         G = torch.randn(W_V.shape, generator=generator, dtype=torch.float64)
-        U = column_basis(W_V)[0] if len(W_V) else W_V.double()
-        U = F.pad(U, [0, d_v - U.shape[-1]])  # heads that are wider than the states
+        basis = column_basis(W_V)[0] if len(W_V) else W_V.double()
+        U = F.pad(basis, [0, d_v - basis.shape[-1]])  # heads that are wider than the states
         squares, vectors = torch.linalg.eigh(G.mT @ G)
         varies = squares > VARIANCE * squares[..., -1:]
         to_V = vectors * torch.where(varies, squares.rsqrt(), 0.0)[..., None, :]
-        return cls(G, U, to_V, torch.linalg.qr(sketch)[0])
+        return cls(U=U, G=G, to_V=to_V, sketch=torch.linalg.qr(sketch)[0])
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def word_positions(
 class LayerChunk:
     """What the words of a chunk of one layer read and pass on, in float64.
 
-    Heads come first: ``tokens`` are the positions of all of the chunk's sentences in one axis.
+    A chunk is some heads on some sentences (rows of the batch). Heads come first in shapes;
+    ``tokens`` is one axis of the positions of all sentences.
     """
 
     def __init__(
@@ -112,15 +114,13 @@ class LayerChunk:
         self.top = self._one_hot(top.transpose(0, 1))
         self.other = self._one_hot(words.other[site.rows])
 
-        #: (2, heads, tokens, d_v): the states in U, in V.
+        # The states in U and in V, and the predictors z and a G: both (2, heads, tokens, d_v)
         U = spaces.U[site.heads].to(states)
         G = spaces.G[site.heads].to(states)
         to_V = spaces.to_V[site.heads].to(states)
         through_U = torch.einsum("ti,hid->htd", self.x, U)
         through_G = torch.einsum("ti,hid->htd", self.x, G)
         self.in_spaces = torch.stack([through_U, through_G @ to_V])
-
-        #: (2, heads, tokens, d_v): z, a G.
         z = exact(site.z).transpose(0, 1).flatten(1, 2)
         self.predictors = torch.stack([z, self.mixed(self.pattern, through_G)])
 

@@ -25,6 +25,10 @@ each row. So no target of d_model dimensions is ever written out, query by query
   layer's states for all heads and predictors p;
 * of ``|t - y - p B|^2 = |t - y|^2 - 2 p B (t - y)^T + |p B|^2`` the first term needs the products
   of states with each other, and ``B t^T`` those of the states with the rows of B.
+
+:class:`LayerSums` adds up the first half, and fits :class:`LayerMaps` by :class:`Ridge`; the maps'
+errors on the second half :func:`explained` turns into R^2. The axis of length 2 in shapes is that
+of the predictors: z and ``a G``.
 """
 
 from __future__ import annotations
@@ -42,16 +46,24 @@ from headscope.analyses.flow.read_words import LayerChunk, LayerSpaces
 from headscope.core.accumulator import Array
 from headscope.core.rounding import VARIANCE
 
-#: Each R^2 by its predictor (z, or a G instead) and its target (the mixture, the top word's
-#: state, and of the top word and of another one what lies in the space that the predictor reads).
+#: The predictors, by index: z, and ``a G``.
+_Z = 0
+_RANDOM = 1
+#: The targets, by index: two of d_in dimensions, the mixture and the state of the top word; and two
+#: of d_v, what of the top word and of another one lies in the space that the predictor reads.
+_MIXTURE = 0
+_TOP = 1
+_TOP_AS_READ = 2
+_OTHER_AS_READ = 3
+#: Each R^2 by its predictor and its target.
 TARGETS = {
-    "whole": (0, 0),
-    "token": (0, 1),
-    "value": (0, 2),
-    "other": (0, 3),
-    "directions": (1, 0),
-    "token_directions": (1, 1),
-    "gaussian": (1, 2),
+    "whole": (_Z, _MIXTURE),
+    "token": (_Z, _TOP),
+    "value": (_Z, _TOP_AS_READ),
+    "other": (_Z, _OTHER_AS_READ),
+    "directions": (_RANDOM, _MIXTURE),
+    "token_directions": (_RANDOM, _TOP),
+    "gaussian": (_RANDOM, _TOP_AS_READ),
 }
 #: Shape of a sentence's errors for each head: three sums of squares, targets, predictors.
 ERRORS = (3, 4, 2)
@@ -68,17 +80,19 @@ class LayerSums:
     """Sums that the ridge maps of one layer are fitted from.
 
     They are of products of (1, predictor) with (1, predictor, four targets), for both predictors of
-    every head. Those of each fold, for cross-validation, see a target of d_in dimensions through
-    the sketch only; the full products are summed separately.
+    every head. For cross-validation they are kept by fold, and there a wide target, of d_in
+    dimensions, is seen through the few directions of a sketch; its full products are summed over
+    all folds.
     """
 
     def __init__(self, spaces: LayerSpaces) -> None:
         n_heads, d_in, d_v = spaces.G.shape
         self.spaces = spaces
+        self._d_v = d_v
         d_sketch = spaces.sketch.shape[1]
         widths = (d_sketch, d_sketch, d_v, d_v)
         starts = np.cumsum([1 + d_v, *widths]).tolist()
-        self._columns = [slice(*ends) for ends in pairwise(starts)]  # of each target
+        self._columns = [slice(start, stop) for start, stop in pairwise(starts)]  # of each target
         #: (folds, predictors, n_heads, 1 + d_v, columns): products of (1, predictor) with the rest
         self._folds = torch.zeros(FOLDS, 2, n_heads, 1 + d_v, starts[-1], dtype=torch.float64)
         #: (folds, predictors, n_heads, targets): squares of the targets, wide ones by the sketch
@@ -91,40 +105,45 @@ class LayerSums:
         x = chunk.x
         words = chunk.words[:, None]
         predictors = F.pad(chunk.predictors, [1, 0], value=1.0) * words
-        # Products of each fold, of targets of d_in dimensions through the sketch
+        # Products of each fold, of wide targets through the sketch: (2, heads, tokens, width)
         sketched = x @ self.spaces.sketch.to(x)
-        targets = [chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide_mixtures]
-        targets = [target * words for target in (*targets, *chunk.narrow_targets)]
+        wide_targets = [chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide_mixtures]
+        targets = [target * words for target in (*wide_targets, *chunk.narrow_targets)]
+        tables = (predictors, *targets)
         squares = torch.stack([target.square().sum(-1) for target in targets], -1)
+        fold_of_token = folds.repeat_interleave(chunk.sizes[1])
         for fold in set(folds.tolist()):
-            in_fold = (folds == fold).repeat_interleave(chunk.sizes[1]).nonzero()[:, 0].to(x.device)
-            columns = torch.cat([table[:, :, in_fold] for table in (predictors, *targets)], -1)
-            products = columns[..., : predictors.shape[-1]].mT @ columns
+            in_fold = (fold_of_token == fold).nonzero()[:, 0].to(x.device)
+            columns = torch.cat([table[:, :, in_fold] for table in tables], -1)
+            products = columns[..., : 1 + self._d_v].mT @ columns
             self._folds[fold, :, chunk.heads] += products.cpu()
             self._squares[fold, :, chunk.heads] += squares[:, :, in_fold].sum(2).cpu()
-        # Full products, summed by key
+        # Full products of wide targets: sum_j (sum_i M_ij p_i) x_j^T
         for sums, M in zip(self._wide, chunk.wide_mixtures, strict=True):
-            by_key = chunk.mixed(M.mT, predictors)
+            by_key = chunk.mixed(M.mT, predictors)  # (2, heads, tokens, 1 + d_v)
             sums[:, chunk.heads] += torch.einsum("khtp,ti->khpi", by_key, x).cpu()
 
     def solve(self) -> LayerMaps:
         """Fit a map to each target, with the penalty that has the least cross-validation error."""
-        d_v = self._folds.shape[-2] - 1
         ridge = Ridge(self._folds.sum(0))
+        predictor_mean = ridge.mean[..., 1 : 1 + self._d_v]
         penalties = self._best_penalties()
         means = []
         weights = []
         for i, columns in enumerate(self._columns):
-            mean = ridge.mean[..., columns]
-            covariance = ridge.joint[..., columns]
-            if i < len(self._wide):  # all of its dimensions, not those of the sketch
-                mean, products = torch.split(self._wide[i] / ridge.n, [1, d_v], -2)
-                covariance = products - ridge.mean[..., 1 : 1 + d_v, None] * mean
-                mean = mean[..., 0, :]
-            by_vector = ridge.vectors * ridge.shrunk(penalties[i])[..., None, :]
+            if i in (_MIXTURE, _TOP):  # all of its dimensions, not those of the sketch
+                products = self._wide[i] / ridge.n
+                mean = products[..., 0, :]
+                covariance = products[..., 1:, :] - predictor_mean[..., None] * products[..., :1, :]
+            else:
+                mean = ridge.mean[..., columns]
+                covariance = ridge.joint[..., columns]
+            # (covariance of the predictors + penalty)^-1, by their eigenvectors
+            scaled_vectors = ridge.vectors * ridge.shrunk(penalties[i])[..., None, :]
+            inverse = scaled_vectors @ ridge.vectors.mT
             means.append(mean)
-            weights.append(by_vector @ ridge.vectors.mT @ covariance)
-        return LayerMaps(self.spaces, ridge.mean[..., 1 : 1 + d_v], means, weights, penalties)
+            weights.append(inverse @ covariance)
+        return LayerMaps(self.spaces, predictor_mean, means, weights, penalties)
 
     def _best_penalties(self) -> list[Tensor]:
         """Choose a penalty for each target, (2, n_heads), by cross-validation over the folds.
@@ -132,17 +151,19 @@ class LayerSums:
         A fold's error is computed from its sums: of the map that the other folds give, in the
         coordinates of their eigenvectors and around their means.
         """
-        d_v = self._folds.shape[-2] - 1
-        rest = Ridge(self._folds.sum(0) - self._folds)  # without each fold
-        test = rest.vectors.mT @ _centred(self._folds, rest.mean)  # of that fold
-        test_predictors = test[..., 1 : 1 + d_v] @ rest.vectors
+        # The other folds, whose map is tested: covariances in coordinates of their eigenvectors
+        rest = Ridge(self._folds.sum(0) - self._folds)
         joint = rest.vectors.mT @ rest.joint
+        shrunk = torch.stack([rest.shrunk(penalty) for penalty in PENALTIES])
+        # The fold itself, around their means
+        test = rest.vectors.mT @ _centred(self._folds, rest.mean)
+        test_predictors = test[..., 1 : 1 + self._d_v] @ rest.vectors
         sums = self._folds[..., 0, :]
         around_mean = sums[..., :1] * rest.mean.square() - 2 * rest.mean * sums
-        shrunk = torch.stack([rest.shrunk(penalty) for penalty in PENALTIES])
         penalties = []
         for i, columns in enumerate(self._columns):
-            # |t - p B|^2 = |t|^2 - 2 t (p B)^T + |p B|^2, summed over the words of the fold
+            # |t - p B|^2 = |t|^2 - 2 t (p B)^T + |p B|^2, summed over the words of the fold, for
+            # every penalty p, fold f, predictor k and head h; i and j are eigenvectors.
             fitted = joint[..., columns]
             size = self._squares[..., i] + around_mean[..., columns].sum(-1)
             product = (shrunk * (fitted * test[..., columns]).sum(-1)).sum(-1)
@@ -159,12 +180,17 @@ class LayerSums:
 class Ridge:
     """Ridge regressions by the eigenvectors of the predictors' covariance.
 
-    ``sums`` (..., 1 + d, columns) are those of products of (1, predictor) with columns that begin
-    with (1, predictor). ``mean`` is that of the columns, ``joint`` (..., d, columns) the covariance
-    of predictors and columns; ``values`` (..., d) are zero where predictors vary by rounding only.
+    ``n`` words were counted. ``mean`` (..., columns) is that of the columns, ``joint`` (..., d,
+    columns) the covariance of predictors and columns. ``values`` (..., d) and ``vectors`` are those
+    of the predictors' own covariance; values are zero where predictors vary by rounding only.
     """
 
     def __init__(self, sums: Tensor) -> None:
+        """Make them of ``sums`` (..., 1 + d, columns) of products.
+
+        They are of (1, predictor) with columns that begin with (1, predictor), so that the first
+        row are sums, and its first entry is a count.
+        """
         d = sums.shape[-2] - 1
         self.n = sums[..., :1, :1].clamp(min=1)
         self.mean = (sums[..., :1, :] / self.n)[..., 0, :]

@@ -61,9 +61,11 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
     corpus = corpus_for(opened, corpus).sources
-    (stack,) = stacks_for(opened, None, pairs=False)
+    (stack,) = stacks_for(
+        opened, None, pairs=False
+    )  # of an encoder-decoder its encoder, by default
     validation = require_valid(opened, options.validate)
-    loaded = (opened.whole or opened).only(stack)
+    loaded = opened.with_all_stacks.only(stack)
 
     # The model: maps, and the spectra of its heads
     n_sentences = corpus.n_sentences
@@ -71,16 +73,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         n_sentences = min(n_sentences, options.limit or SENTENCES)
     reader = Reader(loaded, corpus, n_sentences, options.limit is None, options.tell)
     sums = measure(reader, loaded, seed, "model")
-    sentences = FlowSentences(
-        name=corpus.name,
-        chosen_on=sums.fitted_on,
-        measured_on=sums.judged_on,
-        repeated=reader.repeated,
-        skipped=reader.skipped,
-        note=corpus.note,
-        tokens=sums.tokens,
-        words_left_out=reader.left_out,
-    )
+    sentences = _sentences(reader, sums)
     widths = [site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads]
     layer_spectra = [_spectra(layer_factors(site.weights())) for site in loaded.sites]
     spectra = {"gaussian": _gaussian_controls(loaded, range(seed, seed + options.control_seeds))}
@@ -102,8 +95,8 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         random=None if random is None else random.r2,
     )
     r2 = {
-        target: of_heads.unknown() if target in missing else of_heads
-        for target, of_heads in sums.r2.items()
+        target: heads_r2.unknown() if target in missing else heads_r2
+        for target, heads_r2 in sums.r2.items()
     }
     return FlowResult(
         schema=SCHEMA,
@@ -118,6 +111,20 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         over_gaussian=_gap(r2["value"], r2["gaussian"]),
         token_over_directions=_gap(r2["token"], r2["token_directions"]),
         not_measured=missing,
+    )
+
+
+def _sentences(reader: Reader, sums: Sums) -> FlowSentences:
+    """Say what the model read, and what was left out."""
+    return FlowSentences(
+        name=reader.corpus.name,
+        chosen_on=sums.fitted_on,
+        measured_on=sums.judged_on,
+        repeated=reader.repeated,
+        skipped=reader.skipped,
+        note=reader.corpus.note,
+        tokens=sums.tokens,
+        words_left_out=reader.left_out,
     )
 
 
@@ -165,9 +172,9 @@ def _spectra(factors: Factors) -> Spectra:
 
 def _gaussian_controls(loaded: LoadedModel, seeds: Iterable[int]) -> tuple[ValueControl, ...]:
     """Average the spectra of random factors of each width of values that the model has."""
-    site_of_width = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}
+    site_by_width = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}
     layers = []
-    for site in site_of_width.values():
+    for site in site_by_width.values():
         one_head = layer_factors(site.weights()).first(1)
         layers += [_spectra(random_factors(one_head, seed)) for seed in seeds]
     return _controls(layers)
@@ -191,12 +198,13 @@ def _heads(
     sites: Sequence[AttentionSite], layer_spectra: Sequence[Spectra], r2: R2
 ) -> tuple[HeadFlow, ...]:
     """Make the result row of every head, in the order of layer and head."""
-    estimates = {target: of_heads.estimates() for target, of_heads in r2.items()}
+    estimates = {target: heads_r2.estimates() for target, heads_r2 in r2.items()}
     rows: list[HeadFlow] = []
     for site, spectra in zip(sites, layer_spectra, strict=True):
         for i, head in enumerate(site.head_ids):
             w_v = spectra["w_v"][i]
             number = len(rows)  # of this head among all
+            recovery = {target: heads_r2[number] for target, heads_r2 in estimates.items()}
             row = HeadFlow(
                 layer=site.layer,
                 head=head,
@@ -204,9 +212,7 @@ def _heads(
                 d_head=len(w_v.singular_values),
                 w_v=w_v,
                 ov=spectra["ov"][i],
-                recovery=Recovery(
-                    **{target: of_heads[number] for target, of_heads in estimates.items()}
-                ),
+                recovery=Recovery(**recovery),
             )
             rows.append(row)
     return tuple(rows)
@@ -217,22 +223,23 @@ def _heads(
 
 def _mean_recovery(r2: R2) -> Recovery:
     """Average over heads."""
-    return Recovery(**{name: of_heads.mean().estimate() for name, of_heads in r2.items()})
+    return Recovery(**{target: heads_r2.mean().estimate() for target, heads_r2 in r2.items()})
 
 
-def _gap(of_z: Clustered, random: Clustered) -> Estimate:
-    """Return what z recovers minus what random directions or weights do, mean over heads.
+def _gap(r2: Clustered, random: Clustered) -> Estimate:
+    """Return how much more z recovers than random directions or weights do, mean over heads.
 
     Every head has its own random directions, so the spread over heads counts as well.
     """
-    gap = of_z - random
+    gap = r2 - random
     known = np.isfinite(gap.value)
     if known.sum() < 2:
         return Estimate(gap.mean().estimate().value)
-    return crossed_mean((gap.value + gap.influence)[:, known]).estimate()
+    by_sentence = gap.value + gap.influence  # (sentences, heads): the mean over rows is the gap
+    return crossed_mean(by_sentence[:, known]).estimate()
 
 
 def _control(r2: R2, random: Sums, seed: int) -> FlowControl:
     """Compare the means of the model's heads with random weights, sentence by sentence."""
-    gain = {target: _gap(r2[target].mean(), of_random) for target, of_random in random.r2.items()}
+    gain = {target: _gap(r2[target].mean(), heads_r2) for target, heads_r2 in random.r2.items()}
     return FlowControl(seed=seed, recovery=_mean_recovery(random.r2), gain=Recovery(**gain))

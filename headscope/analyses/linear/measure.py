@@ -25,7 +25,7 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import visible
 from headscope.core.rounding import VARIANCE
 from headscope.core.widest import exact, widest
-from headscope.models.run.intervene import HeadInputs
+from headscope.models.run.formulas import HeadInputs
 
 FITS = ("error", "scaled")  # The two errors above.
 #: Indices of some sentences and heads of the arrays below.

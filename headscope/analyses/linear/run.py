@@ -16,7 +16,7 @@ from headscope.analyses.linear.result import LinearControl, LinearForm, LinearRe
 from headscope.analyses.linear.stored_keys import key_memory
 from headscope.core.accumulator import Array
 from headscope.core.activations import visible
-from headscope.models.run.intervene import Exchanged, Formula, HeadInputs
+from headscope.models.run.formulas import ExchangedHeads, Formula, HeadInputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
 from headscope.session.exchanged_heads import Effects, Opened
@@ -45,8 +45,8 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     scales = sums.scales()
     versions = []
     for i, form in enumerate(FORMS_AND_EVEN):
-        versions.append(Exchanged(_linear_formula(form, sums, scales[:, i])))
-    versions.append(Exchanged(_constant_formula(sums)))
+        versions.append(ExchangedHeads(_linear_formula(form, sums, scales[:, i])))
+    versions.append(ExchangedHeads(_constant_formula(sums)))
     *form_effects, mean_output = effects.measure(versions, options.tell, "all heads")
     forms = []
     for mean_error, effect in zip(resamples.form_errors(), form_effects, strict=True):

@@ -21,7 +21,7 @@ def summed(result: RankResult) -> str:
     return "sigma^2" if result.settings["share"] == "sigma2" else "sigma"
 
 
-def cumulative_curves(result: RankResult, matrix: str, on: b.Place) -> b.Panels:
+def cumulative_curves(result: RankResult, matrix: str, on: b.Medium) -> b.Panels:
     """Draw the share of the k largest singular values: heads on the left, layers on the right."""
     heads = [getattr(head, matrix).singular_values for head in result.heads]
     layers = [getattr(layer, matrix).singular_values for layer in result.layers]

@@ -20,11 +20,11 @@ from headscope.analyses.rank.result import (
 )
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
-from headscope.models.layouts.families import relative_terms, rotary, unread_positions
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.positions import relative_terms, rotary, unread_positions
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
@@ -32,7 +32,7 @@ from headscope.models.run.watched import gain_and_shift, preceding_norms
 from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
-from headscope.session.texts import description, line_batches
+from headscope.session.texts import line_batches, text_description
 from headscope.session.validate import require_valid, validating
 from headscope.stats.spectra import (
     Factors,
@@ -221,7 +221,7 @@ def _measure_fresh(
     read: ReadLayers,
 ) -> ControlRank | None:
     """Return the control of freshly initialised weights; None where they cannot be built."""
-    give_back()  # memory that reading the model has left behind
+    release_memory()  # memory that reading the model has left behind
     try:
         twin = random_twin(loaded, options.seed)
     except HeadscopeError:
@@ -295,7 +295,7 @@ def _read_text(
 ) -> tuple[PatternAsymmetry, dict[str, Any]]:
     """Stream the text through the model once; also describe what was read."""
     patterns = PatternAsymmetry(loaded.n_layers, loaded.n_heads)
-    router = Router(loaded.sites, [patterns], others=loaded.others)
+    router = Router(loaded.sites, [patterns], unmeasured_sites=loaded.unmeasured_sites)
     n_lines = min(text.n_sentences, limit or text.n_sentences)
     lines_read = 0
     tokens_read = 0
@@ -307,4 +307,4 @@ def _read_text(
             lines_read += len(batch)
             tokens_read += int(mask.sum())
             progress("text", lines_seen, n_lines)
-    return patterns, {**description(text, limit, lines_read), "tokens": tokens_read}
+    return patterns, {**text_description(text, limit, lines_read), "tokens": tokens_read}

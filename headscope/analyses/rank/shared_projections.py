@@ -29,8 +29,8 @@ from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import PooledStates, boot
-from headscope.session.texts import description, line_batches
+from headscope.session.exchanged_heads import PooledStates, mean_with_interval
+from headscope.session.texts import line_batches, text_description
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
 
@@ -268,7 +268,7 @@ def sweep_widths(
     def fidelity(mixed: dict[int, Mixed]) -> Estimate:
         """Return the mean cosine to the model's own output with other scores in every layer."""
         scores = {site.row: mixed[layer_of[site.projections]] for site in sites}
-        return boot(np.concatenate(states.cosines(scores=scores)), seed)
+        return mean_with_interval(np.concatenate(states.cosines(scores=scores)), seed)
 
     results: list[SharedWidth] = []
     for width in widths:
@@ -303,5 +303,5 @@ def sweep_widths(
     return SharedProjections(
         widths=tuple(results),
         knee=knee(list(widths), [result.score_error for result in results]),
-        text=description(text, limit, lines_read),
+        text=text_description(text, limit, lines_read),
     )

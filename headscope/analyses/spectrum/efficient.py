@@ -14,7 +14,7 @@ from headscope.analyses.spectrum.measure import MatrixPool, without_padding
 from headscope.analyses.spectrum.result import CheapHead, CheapPoint, EfficientResult
 from headscope.attention import Mask, mask_of_chunk, stream_attention
 from headscope.core.accumulator import Array
-from headscope.core.processes import joined_rows, share
+from headscope.core.processes import gathered_rows, share
 from headscope.core.progress import Progress
 from headscope.data.packing import Windows
 from headscope.models.layouts.layout import AttentionSite
@@ -39,7 +39,7 @@ class _Sequences:
 
     def joined(self, name: str, values: Mapping[str, Sequence[Array]]) -> dict[str, Array]:
         """Put the rows of all processes together; ``values`` are by batch of this one."""
-        return joined_rows(name, self.rows, values if self.batches else {}, self.count)
+        return gathered_rows(name, self.rows, values if self.batches else {}, self.count)
 
 
 def measure_efficient(

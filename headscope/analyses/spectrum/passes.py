@@ -13,7 +13,7 @@ import torch
 from headscope.analyses.spectrum.measure import MatrixPool, PatternSpectra, Spectrum
 from headscope.analyses.spectrum.result import RandomDraw, RandomWeights
 from headscope.core.accumulator import Array
-from headscope.core.processes import current, of_each, share
+from headscope.core.processes import current, share, sums_by_rank
 from headscope.core.progress import Progress
 from headscope.data.packing import Windows
 from headscope.models.run.loaded import LoadedModel
@@ -60,7 +60,9 @@ class Passes:
         size = max(1, BATCH_TOKENS // windows.length)
         batches = (order[start : start + size] for start in range(0, len(order), size))
         remaining = itertools.islice(batches, batches_done, None)
-        with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
+        with routed(
+            loaded.model, Router(loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites)
+        ) as router:
             # Each process measures one batch at a time, so that all stop where one alone would.
             while not self.enough(sums, precision):
                 round_batches = list(itertools.islice(remaining, current().size))
@@ -70,7 +72,7 @@ class Passes:
                 observer.sums = process_sums
                 for batch in share(round_batches):
                     router.run(functools.partial(loaded.forward, *self._inputs(loaded, batch)))
-                sums_by_batch = of_each(process_sums, blank, f"spectra of {name}")
+                sums_by_batch = sums_by_rank(process_sums, blank, f"spectra of {name}")
                 for batch_sums, _ in zip(sums_by_batch, round_batches, strict=False):
                     if not self.enough(sums, precision):
                         sums.merge(batch_sums)

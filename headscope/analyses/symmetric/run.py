@@ -25,9 +25,9 @@ from headscope.analyses.symmetric.result import (
 )
 from headscope.core.accumulator import Array, numpy
 from headscope.core.progress import Progress
-from headscope.models.run.intervene import Exchanged, Formula, HeadInputs, removed
+from headscope.models.run.formulas import ExchangedHeads, Formula, HeadInputs, removed
 from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, boot
+from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, mean_with_interval
 from headscope.session.opening import Model
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
@@ -68,7 +68,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     heads = []
     for row, head in positions:
         site = loaded.sites[row]
-        estimate = boot(asymmetry[row][:, head], seed)
+        estimate = mean_with_interval(asymmetry[row][:, head], seed)
         heads.append(HeadSymmetry(site.layer, site.head_ids[head], estimate, stack=site.stack))
     drawn = {change: average_draws(draws) for change, draws in measured.items()}
     random_heads = [
@@ -126,31 +126,31 @@ def random_sets(positions: Sequence[tuple[int, int]], seed: int) -> dict[int, li
 
 def changed_versions(
     sets: Mapping[int, Sequence[HeadSet]], seed: int
-) -> dict[ChangeOfHeads, list[Exchanged]]:
+) -> dict[ChangeOfHeads, list[ExchangedHeads]]:
     """List the draws of every change: of random sets of heads, and of all heads."""
-    versions: dict[ChangeOfHeads, list[Exchanged]] = {}
+    versions: dict[ChangeOfHeads, list[ExchangedHeads]] = {}
     for count, sets_of_count in sets.items():
         for change in ("symmetric", "removed"):
             formula = _formula(change, seed)
-            versions[change, count] = [Exchanged(formula, heads) for heads in sets_of_count]
+            versions[change, count] = [ExchangedHeads(formula, heads) for heads in sets_of_count]
     for change in (*CHANGES, "removed"):
         n_draws = DRAWS if change in RANDOM else 1
         versions[change, "all"] = [
-            Exchanged(_formula(change, seed, draw)) for draw in range(n_draws)
+            ExchangedHeads(_formula(change, seed, draw)) for draw in range(n_draws)
         ]
     return versions
 
 
 def measure_versions(
-    effects: Effects, versions: Mapping[ChangeOfHeads, Sequence[Exchanged]], tell: Progress
+    effects: Effects, versions: Mapping[ChangeOfHeads, Sequence[ExchangedHeads]], tell: Progress
 ) -> dict[ChangeOfHeads, list[Measured]]:
     """Measure all versions together in one pass over the text; by the task those of all heads.
 
     Two thirds of the changes are of random sets, whose task no verdict and no table asks for.
     """
     # Measure two flat lists of versions.
-    all_versions: list[Exchanged] = []
-    with_task: list[Exchanged] = []
+    all_versions: list[ExchangedHeads] = []
+    with_task: list[ExchangedHeads] = []
     for (_, heads), draws in versions.items():
         all_versions += draws
         if heads == "all":

@@ -73,6 +73,7 @@ def run_sentence(
     loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], pads: int
 ) -> SentenceRun:
     """Run a sentence, and ``pads`` positions of padding behind it, through the model as it is."""
+    # The sentence, and the calls that show what is explained.
     tokens = torch.tensor([[*ids, *[loaded.pad_id] * pads]], device=loaded.device)
     mask = torch.ones_like(tokens)
     mask[:, len(ids) :] = 0
@@ -89,12 +90,14 @@ def run_sentence(
         watched += [layer.enters, layer.leaves]
         for sublayer in layer.sublayers:
             watched += [norm for norm in (sublayer.before, sublayer.after) if norm is not None]
+
+    # Run it, and read q, k, v and every layer's pattern.
     with capture(watched) as seen, torch.no_grad():
         recording = run_eager(loaded, probe, scores=True)
     record = recording.site(site)
-    slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
 
     def returned(linear: LinearMap) -> Tensor:
+        """Return what one of the maps of q, k and v returned, by head."""
         output = seen[ModuleTurn(linear.module, number)][1]
         return site.by_head(linear.leaving(output))
 
@@ -104,6 +107,7 @@ def run_sentence(
         pattern = recording.site(shown).pattern
         if pattern is not None:
             patterns[shown.row] = pattern[0]
+    slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
     return SentenceRun(
         site=site,
         record=record,
@@ -121,6 +125,7 @@ def _after_attention(
 
     Two LayerNorms, two maps and a function between them, put together, must give its output.
     """
+    # Its norms, its maps and the function between them.
     attention, *cross = layer.attention
     network = layer.network
     norm = network.before if layer.norm_first else attention.after
@@ -143,6 +148,8 @@ def _after_attention(
         return None
     if sizes_of(up)[1] != sizes_of(down)[0]:
         return None
+
+    # Put together, they must give its output.
     layer_in = seen[layer.enters][0]
     layer_out = seen[layer.leaves][1]
     assert record.out is not None

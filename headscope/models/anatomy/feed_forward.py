@@ -88,7 +88,7 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     UnsupportedModelError
         If a layer has none that can be taken apart.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     pairs = _elementwise(all_stacks, _pairs(all_stacks))
     names = {module: name for name, module in all_stacks.model.named_modules()}
     networks: list[FeedForward] = []
@@ -133,7 +133,9 @@ def _network_stack(site: AttentionSite) -> str:
 
 
 class _Pair(NamedTuple):
-    site: AttentionSite  # the last attention that ran before it
+    """First maps that read one state, and the second map that takes their width back."""
+
+    site: AttentionSite  # The last attention that ran before them
     first: tuple[nn.Module, ...]
     second: nn.Module
 
@@ -145,13 +147,13 @@ def _pairs(loaded: LoadedModel) -> list[_Pair]:
     for site in loaded.sites:
         in_attention.update(site.module.modules())
         in_attention.add(site.projections.out.module)
-    writes = sorted(((seen.writes[s.row].start, s) for s in loaded.sites), key=lambda w: w[0])
+    sites_in_order = sorted(loaded.sites, key=lambda site: seen.writes[site.row].start)
     pairs: list[_Pair] = []
     opened: list[Call] = []  # Maps that read one state, which a second map may follow
     for call in seen.calls:
         if not call.is_map:
             continue
-        sites_before = [site for start, site in writes if start < call.start]
+        sites_before = [s for s in sites_in_order if seen.writes[s.row].start < call.start]
         first = tuple(earlier.module_turn.module for earlier in opened)
         if call.module_turn.module in in_attention or not sites_before:
             opened = []
@@ -196,7 +198,8 @@ def _elementwise(loaded: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
         odd = args[0][..., 1::2]
         even = args[0][..., 0::2]
         odd_alone_silent = not bool(odd.any()) and bool(even.any())
-        independent[module] &= module in proven or odd_alone_silent
+        if module not in proven and not odd_alone_silent:
+            independent[module] = False
 
     hooks = [module.register_forward_hook(silence_odd) for module in neurons_of]
     hooks += [module.register_forward_pre_hook(check) for module in second_maps]

@@ -110,9 +110,10 @@ def take_apart(loaded: LoadedModel) -> Anatomy:
         where = f"layer {sites[0].layer}"
         if len(sites) > 1:
             where = f"decoder {where}"
-        layer = _layer(seen, sites, state, next_read)
-        if isinstance(layer, str):
-            raise _refused(loaded, where, layer)
+        try:
+            layer = _layer(seen, sites, state, next_read)
+        except _UnknownLayerError as error:
+            raise _refused(loaded, where, str(error)) from None
         if state is not None and not near(state, seen.call_in(layer.enters).x):
             why = "something between it and the layer before changes the state"
             raise _refused(loaded, where, why)
@@ -149,10 +150,14 @@ def _refused(loaded: LoadedModel, where: str, why: str) -> UnsupportedModelError
     )
 
 
+class _UnknownLayerError(Exception):
+    """Says why a layer has no sublayers of the known kinds."""
+
+
 def _layer(
     seen: Seen, sites: Sequence[AttentionSite], state: Tensor | None, next_read: Tensor
-) -> Layer | str:
-    """Find the sublayers of one layer, or say why it has none that are known.
+) -> Layer:
+    """Find the sublayers of one layer, or raise what is unknown about it.
 
     ``state`` is what the layer before it returned, ``next_read`` what is read after this layer.
     """
@@ -160,10 +165,10 @@ def _layer(
     reads = [seen.inputs[site.row].x_q for site in sites]
     writes = [seen.writes[site.row] for site in sites if site.row in seen.writes]
     if len(writes) < len(sites):
-        return "its attention calls no output map"
+        raise _UnknownLayerError("its attention calls no output map")
     for site, write in zip(sites, writes, strict=True):
         if site.projections.out.leaving(write.y).shape != write.y.shape:
-            return "its states have their channels before their positions"
+            raise _UnknownLayerError("its states have their channels before their positions")
 
     # Calls that may be the layer: each that encloses its attention, the innermost first.
     around = seen.around(sites)
@@ -171,6 +176,8 @@ def _layer(
     span_without_module = _without_module(seen, sites, around, state, next_read)
     if span_without_module is not None:
         spans.append(span_without_module)
+
+    # The first of them whose sublayers, put together, give its output.
     for span in spans:
         x = span.first.x
         if x is None or not x.shape == span.y.shape == writes[0].y.shape:
@@ -188,11 +195,17 @@ def _layer(
                 )
 
     # Why none of them is.
-    if spans and (x := spans[-1].first.x) is not None:
-        norms = [call for call in spans[-1].inner if call.is_norm]
+    last_tried = spans[-1] if spans else None
+    if last_tried is not None and last_tried.first.x is not None:
+        x = last_tried.first.x
+        norms = [call for call in last_tried.inner if call.is_norm]
         if near(x, reads[0]) or _norm(norms, x, reads[0]) is not None:
-            return "what it adds besides attention is not what one feed-forward network puts out"
-    return "its attention reads another state than the one that the layer adds to"
+            raise _UnknownLayerError(
+                "what it adds besides attention is not what one feed-forward network puts out"
+            )
+    raise _UnknownLayerError(
+        "its attention reads another state than the one that the layer adds to"
+    )
 
 
 class _Span(NamedTuple):

@@ -167,6 +167,11 @@ def embedding(loaded: LoadedModel, real: Tensor) -> Callable[[Tensor, Held], Ten
     return embed
 
 
+def all_logits(logits: Tensor) -> Tensor:
+    """Return every logit of a row, side by side: (batch, d)."""
+    return logits.flatten(1)
+
+
 def task_head(
     loaded: LoadedModel,
     last: ModuleTurn,
@@ -176,7 +181,7 @@ def task_head(
     select: Select | None = None,
     *,
     decoder: Mapping[str, Tensor] | None = None,
-    read: Callable[[Tensor], Tensor] = lambda logits: logits.flatten(1),
+    read: Callable[[Tensor], Tensor] = all_logits,
 ) -> Callable[[Tensor, Held], Tensor]:
     """Return the function from last states to logits, (batch, classes), for :class:`Readout`.
 
@@ -264,7 +269,8 @@ def token_maps(loaded: LoadedModel) -> TokenMaps:
     network = loaded.network
     base = network.get_decoder() if loaded.encoder_decoder else loaded.model
     W_E = getattr(base.get_input_embeddings(), "weight", None)
-    head: Any = getattr(network, "get_output_embeddings", lambda: None)()
+    get_head = getattr(network, "get_output_embeddings", None)
+    head: Any = None if get_head is None else get_head()
     W_U = getattr(head, "weight", None)
     has_unembedding = W_U is not None
     if not has_unembedding and getattr(network.config, "tie_word_embeddings", False):

@@ -86,6 +86,10 @@ class Contributions:
     cross: Tensor | None = None
 
 
+#: The pattern, (batch, n_heads, query_pos, key_pos), and v, (batch, n_heads, key_pos, d_head).
+Sources = tuple[Tensor, Tensor]
+
+
 @dataclass(frozen=True)
 class HeadsWrite:
     """What the heads of one site write to the stream: ``z_h W_O,h`` each, and b_O."""
@@ -94,8 +98,7 @@ class HeadsWrite:
     z: Tensor  # (batch, n_heads, pos, d_head)
     W_O: Tensor  # (n_heads, d_head, d_model)
     b_O: Tensor  # (d_model,)
-    #: The pattern, (batch, n_heads, query_pos, key_pos), and v, where tokens are told apart
-    sources: tuple[Tensor, Tensor] | None
+    sources: Sources | None  # Where the tokens that heads read are told apart
 
 
 @dataclass(frozen=True)
@@ -224,14 +227,14 @@ def record(
     ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument; ``select``
     picks what the task head gets.
     """
-    heads: dict[int, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}  # z and sources, by row
+    z_and_sources: dict[int, tuple[Tensor, Sources | None]] = {}  # By row
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         pattern = attention_pattern(q, k, scale=scale, mask=mask)
         z = pattern @ v
-        heads[site.row] = z, (pattern, v) if patterns else None
+        z_and_sources[site.row] = z, (pattern, v) if patterns else None
         return z
 
     # Run the batch, and capture the stream wherever a norm or the end of a layer shows it.
@@ -239,19 +242,36 @@ def record(
     for layer in anatomy.layers:
         watched += [layer.enters, layer.leaves]
         watched += [sublayer.after for sublayer in layer.sublayers if sublayer.after]
-    more: dict[str, Any] = {"select": select, **(decoder or {})}
+    options: dict[str, Any] = {"select": select, **(decoder or {})}
     with capture(watched) as seen, intervene(loaded, attention=attend) as router:
-        hidden, logits = router.checked(loaded.run, ids, real, types, **more)
+        hidden, logits = router.checked(loaded.run, ids, real, types, **options)
 
-    # List what was written to the stream, and the norms that it passed, in order.
+    return RecordedRun(
+        hidden=hidden,
+        logits=logits,
+        real=real if decoder is None else decoder["decoder_attention_mask"],
+        start=seen[anatomy.layers[0].enters][0],
+        stream=_stream(loaded, anatomy, z_and_sources, seen),
+        n_layers=loaded.n_layers,
+        n_heads=loaded.n_heads,
+    )
+
+
+def _stream(
+    loaded: LoadedModel,
+    anatomy: Anatomy,
+    z_and_sources: Mapping[int, tuple[Tensor, Sources | None]],
+    seen: Captured,
+) -> list[HeadsWrite | NetworkWrite | HeldNorm]:
+    """List what a run wrote to the stream, and the norms that it passed, in order."""
     stream: list[HeadsWrite | NetworkWrite | HeldNorm] = []
     for layer in anatomy.layers:
         state = seen[layer.enters][0]
         for site, sublayer in zip(layer.sites, layer.attention, strict=True):
-            z, sources = heads[site.row]
+            z, sources = z_and_sources[site.row]
             weights = site.weights()
-            W_O = weights.W_O.detach().to(hidden)
-            b_O = weights.b_O.detach().to(hidden)
+            W_O = weights.W_O.detach().to(state)
+            b_O = weights.b_O.detach().to(state)
             stream.append(HeadsWrite(site, z, W_O, b_O, sources))
             if sublayer.after is None:
                 state = state + torch.einsum("bhqd,hdm->bqm", z, W_O) + b_O
@@ -265,15 +285,7 @@ def record(
             stream.append(_held(loaded, last_norm, seen))
     if anatomy.last is not None:
         stream.append(_held(loaded, anatomy.last, seen))
-    return RecordedRun(
-        hidden=hidden,
-        logits=logits,
-        real=real if decoder is None else decoder["decoder_attention_mask"],
-        start=seen[anatomy.layers[0].enters][0],
-        stream=stream,
-        n_layers=loaded.n_layers,
-        n_heads=loaded.n_heads,
-    )
+    return stream
 
 
 def _held(loaded: LoadedModel, norm: ModuleTurn, seen: Captured) -> HeldNorm:

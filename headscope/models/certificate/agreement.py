@@ -93,6 +93,7 @@ def agreement(
     ``real`` (batch, query_pos), ``allowed`` (batch, query_pos, key_pos), ``bias`` (1 or batch,
     n_heads, query_pos, key_pos).
     """
+    # Some of the queries, and the keys that they may see.
     step = math.ceil(q.shape[-2] / QUERIES)
     queries = real[:, ::step]
     if allowed is None:
@@ -100,11 +101,15 @@ def agreement(
     keys = allowed[:, None, ::step]
     pattern = pattern[..., ::step, :]
     q = q[..., ::step, :]
+
+    # The exact pattern.
     scores = _wide(q) @ _wide(k).transpose(-2, -1) * scale
     if bias is not None:
         scores = scores + _wide(bias[..., ::step, :])
     exact = scores.masked_fill(~keys, -torch.inf).softmax(dim=-1)
     exact = exact.masked_fill(~queries[:, None, :, None], 0.0)  # padding may see no key at all
+
+    # How far the recorded one is from it.
     off = (pattern.to(exact.dtype) - exact).abs().sum(-1)  # (batch, n_heads, queries)
     error = _over_rows(off, queries)
     spread = _over_rows(1 + (exact * scores.abs()).sum(-1), queries)
@@ -147,17 +152,21 @@ def _pattern_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) 
     one. Entries that are not normal numbers of the pattern's dtype are left out, and rows whose
     scores spread by less than they are rounded to: nothing of their slope is left.
     """
-    kind = torch.finfo(pattern.dtype)
-    usable = (exact > 4 * kind.tiny) & (pattern > 0) & seen
+    precision = torch.finfo(pattern.dtype)
+    usable = (exact > 4 * precision.tiny) & (pattern > 0) & seen
     weight = usable / (1 + scores.square())
     total = weight.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+
+    # x: the scores, centred in their row. d: how far the centred log pattern is from them.
     x = scores - (weight * scores).sum(-1, keepdim=True) / total
-    log = pattern.to(scores.dtype).clamp_min(kind.tiny).log_()
+    log = pattern.to(scores.dtype).clamp_min(precision.tiny).log_()
     d = log.sub_((weight * log).sum(-1, keepdim=True) / total).sub_(x)
-    weighted = weight.mul_(x)
-    spread = (weighted * x).sum(-1) >= usable.sum(-1) * kind.eps**2
-    weighted *= spread[..., None]
-    return scale_sums(weighted * x, weighted * d)
+
+    # The sums of w x^2 and w x d, without rows whose scores hardly spread.
+    weighted_x = weight.mul_(x)
+    spreads = (weighted_x * x).sum(-1) >= usable.sum(-1) * precision.eps**2
+    weighted_x *= spreads[..., None]
+    return scale_sums(weighted_x * x, weighted_x * d)
 
 
 def scale_sums(X: Tensor, D: Tensor) -> ScaleSums:
@@ -184,12 +193,12 @@ def _sums_by_head(entries: Tensor, axis: int) -> Tensor:
 
 def _fit(sums: Tensor) -> Scale | None:
     """Fit the factor that one row of :class:`ScaleSums` states, and its standard error."""
-    x, d, xx, xd, dd = sums.tolist()
-    if not (x > 0 and xx > 0 and x * x / xx >= MIN_ROWS):
+    X, D, XX, XD, DD = sums.tolist()
+    if not (X > 0 and XX > 0 and X * X / XX >= MIN_ROWS):
         return None
-    excess = d / x
-    rest = max(0.0, dd - 2 * excess * xd + excess * excess * xx)
-    return Scale(1 + excess, math.sqrt(rest) / x)
+    excess = D / X  # the slope of d over x: what the factor is beyond 1
+    residual = max(0.0, DD - 2 * excess * XD + excess * excess * XX)
+    return Scale(1 + excess, math.sqrt(residual) / X)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from headscope.core.errors import MaskedRowWarning
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.core.progress import say
 from headscope.models.certificate.agreement import Scale, ScaleSums
 from headscope.models.certificate.evidence import (
@@ -42,11 +42,11 @@ from headscope.models.certificate.evidence import (
 )
 from headscope.models.certificate.validation import LayerCheck, ProbeSize, ValidationResult
 from headscope.models.run.fingerprints import Fingerprint, fingerprint
+from headscope.models.run.implementation import own_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe, probes
 from headscope.models.run.products import full_precision
 from headscope.models.run.recording import Recording, run_eager, run_ours, run_sdpa
-from headscope.models.run.routing import own_implementation
 
 #: What is allowed, by dtype.
 #:
@@ -65,9 +65,9 @@ TOLERANCES = {
     "float16": {"pattern": 4e-2, "out": 1.6e-1, "hidden": 8e-2, "rounding": 3.0, "scale": 1e-3},
     "bfloat16": {"pattern": 2.5e-1, "out": 1.2, "hidden": 6e-1, "rounding": 3.0, "scale": 3e-3},
 }
-#: Bytes of a number, times layers that show all at a time: six in float32. Of more layers a second
-#: run shows the rest, as what a layer shows is as large as its weights.
-_AT_ONCE = 24
+#: Layers that a run keeps everything of, times the bytes of a number: six layers in float32. What a
+#: layer shows is as large as its weights, so further runs show the other layers.
+_LAYER_BYTES_AT_ONCE = 24
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
     """
     if (training := training_reason(loaded)) is not None:
         return _refused(loaded, training)
-    if loaded.whole is not None:  # a view: what was proven of the model holds for its parts
-        return validate_model(loaded.whole)
+    if loaded.view_of is not None:  # a view: what was proven of the model holds for its parts
+        return validate_model(loaded.view_of)
     if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
         say("checking attention against the model")
         result = _validate(loaded)
-        give_back()  # what every layer showed is as large as the model itself
+        release_memory()  # what every layer showed is as large as the model itself
         loaded.certificate = _Certified(result, fingerprint(loaded.network), _scales(loaded))
     return loaded.certificate.result
 
@@ -129,6 +129,7 @@ def _refused(loaded: LoadedModel, reason: str) -> ValidationResult:
 
 
 def _scales(loaded: LoadedModel) -> tuple[float | None, ...]:
+    """List what each site multiplies its scores by: an attribute, which no fingerprint sees."""
     return tuple(site.scale for site in loaded.sites)
 
 
@@ -173,7 +174,7 @@ def _run_probe(loaded: LoadedModel, probe: Probe) -> _Pass:
     """Run one probe in all ways, some layers at a time, and compare what they show."""
     sdpa = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
     evidence: list[Evidence] = []
-    at_once = max(1, _AT_ONCE // loaded.model.dtype.itemsize)
+    at_once = max(1, _LAYER_BYTES_AT_ONCE // loaded.model.dtype.itemsize)
     for start in range(0, len(loaded.sites) or 1, at_once):
         sites = loaded.sites[start : start + at_once]
         eager = run_eager(loaded, probe, sites)

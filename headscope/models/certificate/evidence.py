@@ -1,4 +1,8 @@
-"""What the records of one attention site prove about our attention and its canonical weights."""
+"""What the records of one attention site prove about our attention and its canonical weights.
+
+:func:`gather` compares what one probe showed, :func:`merge` joins several probes, and
+:func:`layer_check` makes a line of the certificate of them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,8 @@ class Gaps:
     @classmethod
     def worst(cls, gaps: Sequence[Gaps]) -> Gaps:
         """Return the largest of each; None where any is missing."""
-        return cls(**{f.name: _worst([getattr(g, f.name) for g in gaps]) for f in fields(cls)})
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: _worst([getattr(g, name) for g in gaps]) for name in names})
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,9 @@ def gather(
     outs = [ours.out, canonical.out]
 
     # Each program's pattern, z and output against the exact ones of its own inputs.
-    of_patterns = _agreements(site, eager, ours, canonical, real, allowed)
-    of_z = _z_agreements(eager, ours, canonical, real)
-    of_outs = [
+    agreements = _agreements(site, eager, ours, canonical, real, allowed)
+    z_agreements = _z_agreements(eager, ours, canonical, real)
+    out_errors = [
         _out_error(site, eager.z, eager.out, real),
         _out_error(site, ours.z, ours.out, real),
         _out_error(site, eager.z, canonical.out, real),
@@ -95,16 +100,16 @@ def gather(
     gaps = Gaps(
         max_abs_pattern=largest_gap((pattern, eager_pattern, real) for pattern in patterns),
         max_abs_out=largest_gap((out, eager.out, real) for out in outs),
-        mean_abs_pattern=_worst([_largest(a.error) for a in of_patterns]),
-        rounding_pattern=_worst([_largest(a.rounding) for a in of_patterns]),
-        rounding_out=_worst(of_outs),
-        rounding_z=_worst([_largest(a.rounding) for a in of_z] or [None]),
+        mean_abs_pattern=_worst([_largest(a.error) for a in agreements]),
+        rounding_pattern=_worst([_largest(a.rounding) for a in agreements]),
+        rounding_out=_worst(out_errors),
+        rounding_z=_worst([_largest(a.rounding) for a in z_agreements] or [None]),
     )
     return Evidence(
         calls=calls,
         gaps=gaps,
-        scales=tuple(a.scale for a in of_patterns),
-        z_scales=tuple(a.scale for a in of_z),
+        scales=tuple(a.scale for a in agreements),
+        z_scales=tuple(a.scale for a in z_agreements),
     )
 
 

@@ -1,4 +1,4 @@
-"""The certificate as values."""
+"""The certificate as values: of each layer, of a model, and the summary that results carry."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class ProbeSize:
     """One batch of the certificate."""
 
     name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
-    sequences: int  # Sequences, positions of each, real tokens and padded positions in all.
-    length: int
-    tokens: int
-    padded: int
+    sequences: int
+    length: int  # Positions of each sequence
+    tokens: int  # Positions that are no padding, of all sequences
+    padded: int  # Positions that are padding
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class ValidationResult(Shown):
     #: For ``pattern``, ``out``, ``hidden``, ``rounding`` and ``scale`` (its distance from 1).
     tolerance: dict[str, float]
     reasons: tuple[str, ...] = ()  # Why it failed; empty if it passed.
-    sequences: int = 0  # Size of all probes: sequences, real tokens, padded positions.
-    tokens: int = 0
-    padded: int = 0
+    sequences: int = 0  # Of all probes
+    tokens: int = 0  # Positions that are no padding
+    padded: int = 0  # Positions that are padding
     mask_reached: bool = False  # Whether every layer received every padding mask.
     probes: tuple[ProbeSize, ...] = ()
     #: Of a sentence-transformers folder; None for others, and in the certificate of a measurement.
@@ -137,8 +137,8 @@ class ValidationSummary:
     #: Largest differences over real tokens, and over all layers; None if not compared.
     max_abs_hidden: float | None = None
     max_abs_pattern: float | None = None
-    calls: int = 0  # How often our attention ran in a pass, and how many layers there are.
-    layers: int = 0
+    calls: int = 0  # How often our attention ran in a pass, all layers together
+    layers: int = 0  # How many there are
 
     @classmethod
     def of(cls, result: ValidationResult) -> ValidationSummary:

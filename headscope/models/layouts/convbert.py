@@ -43,8 +43,10 @@ class ConvBertLayout(Layout):
         heads: tuple[int, ...] | None = getattr(module, "headscope_kept", None)
         if projections is None or heads is None:
             return projections
-        width = self.d_head(module, projections)
-        return replace(projections, q=_SomeHeads(projections.q.module, heads=heads, width=width))
+        queries = _RowsOfHeads(
+            projections.q.module, heads=heads, width=self.d_head(module, projections)
+        )
+        return replace(projections, q=queries)
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """Leave out W_Q, which the convolution needs."""
@@ -65,7 +67,7 @@ class ConvBertLayout(Layout):
 
 
 @dataclass(frozen=True)
-class _SomeHeads(LinearMap):
+class _RowsOfHeads(LinearMap):
     """The rows of a map that make the queries of some heads, of ``width`` entries each."""
 
     heads: tuple[int, ...] = ()

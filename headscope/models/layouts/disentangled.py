@@ -49,15 +49,15 @@ class PositionTerms(Step):
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return both terms, scaled, (batch, n_heads, query_pos, key_pos)."""
         module: Any = site.module
-        table = inputs.given.get("rel_embeddings")
+        table = inputs.arguments.get("rel_embeddings")
         if not module.relative_attention or table is None:
             return None
         # Only the rows of the table that these distances need go through the maps.
-        rows = table_rows(module, heads.q.shape[2], heads.k.shape[2]).to(table.device)
-        first = int(rows.min())
-        last = int(rows.max())
+        row_of_pair = table_rows(module, heads.q.shape[2], heads.k.shape[2]).to(table.device)
+        first = int(row_of_pair.min())
+        last = int(row_of_pair.max())
         pos_k, pos_q = _positions(site, table[first : last + 1])
-        rows = rows - first
+        rows = row_of_pair - first
         terms = []
         if "c2p" in module.pos_att_type:
             terms.append(_products(heads.q, pos_k, rows))

@@ -37,7 +37,7 @@ def arguments_of(
 
 @functools.cache
 def _signature(kind: Any) -> inspect.Signature:
-    """Return the signature of the family's own forward, which others may extend with ``*args``."""
+    """Return the signature of the family's own forward, which a subclass may hide by ``*args``."""
     signatures = [
         inspect.signature(base.forward)
         for base in kind.__mro__
@@ -75,6 +75,7 @@ def extend(module: nn.Module, extension: type) -> None:
 
 @functools.cache
 def _extended(kind: Any, extension: type) -> Any:
+    """Make the extended class, which keeps the name of the family's own."""
     return type(kind.__name__, (extension, kind), {"headscope_extends": True})
 
 
@@ -92,8 +93,10 @@ class WithoutHeads:
         """Run the module's own forward; let the cache of its layer count tokens without keys."""
         output = super().forward(*args, **kwargs)  # type: ignore[misc]
         cache = kwargs.get("past_key_values")
-        layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
-        for layer in layers[self.layer_idx :][:1]:
+        decoder_cache = getattr(cache, "self_attention_cache", cache)
+        layers = getattr(decoder_cache, "layers", ())
+        if self.layer_idx < len(layers):
+            layer = layers[self.layer_idx]
             vars(layer)["get_seq_length"] = functools.partial(_tokens, layer)
         return output
 

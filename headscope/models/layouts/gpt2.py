@@ -19,7 +19,9 @@ class Gpt2Layout(Layout):
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Set where the fused output is split; a layer without heads has three empty thirds."""
         attention: Any = module
-        attention.split_size = len(remaining) * attention.head_dim or [0, 0, 0]
+        attention.split_size = len(remaining) * attention.head_dim
+        if not remaining:
+            attention.split_size = [0, 0, 0]
         extend(attention.c_proj, _NothingIn)
 
 

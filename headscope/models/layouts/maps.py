@@ -138,7 +138,7 @@ class AttentionInput:
     x_k: Tensor
     #: As the model hands it over, broadcastable to (batch, n_heads, query_pos, key_pos).
     mask: Mask = None
-    given: Mapping[str, Any] = field(default_factory=dict)  # All arguments by name
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # All of them, by name
     #: (batch, key_pos, d_value): what values are made from, where that is not ``x_k``.
     x_value: Tensor | None = None
 

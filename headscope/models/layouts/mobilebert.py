@@ -35,6 +35,6 @@ class MobileBertLayout(Layout):
             x_q=arguments["query_tensor"],
             x_k=arguments["key_tensor"],
             mask=arguments.get("attention_mask"),
-            given=arguments,
+            arguments=arguments,
             x_value=arguments["value_tensor"],
         )

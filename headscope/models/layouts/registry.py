@@ -1,8 +1,6 @@
-"""Every attention layout, and the families that each of them is tested with."""
+"""Every attention layout, in the order in which they are tried on a module."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from headscope.models.layouts.convbert import ConvBertLayout
 from headscope.models.layouts.disentangled import (
@@ -75,70 +73,3 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout("modernbert", fused=Stacked("Wqkv"), out="Wo", steps=(Rotation(in_float32=True),)),
     Gpt2Layout("gpt2", fused=Stacked("c_attn"), out="c_proj"),
 )
-
-
-@dataclass(frozen=True)
-class Covered:
-    """A family that is tested."""
-
-    layout: str = "bert"  # The name of the layout that covers it
-    #: What its models can have: ``encoder``, ``decoder``, ``cross``.
-    stacks: tuple[str, ...] = ("encoder",)
-
-
-_ENCODER_DECODER = ("encoder", "decoder", "cross")
-_BERT = Covered()
-_ROTARY = Covered("rotary")
-_BART = Covered("bart", _ENCODER_DECODER)
-_T5 = Covered("t5", _ENCODER_DECODER)
-
-#: By ``model_type`` of transformers. A family that is not here is measured all the same if it
-#: passes the certificate. tests/families.py has a tiny model of each.
-COVERED = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "xlm-roberta-xl": _BERT,
-    "roberta-prelayernorm": _BERT,
-    "camembert": _BERT,
-    "electra": _BERT,
-    "ernie": _BERT,
-    "data2vec-text": _BERT,
-    "layoutlm": _BERT,
-    "markuplm": _BERT,
-    "roc_bert": _BERT,
-    "bert-generation": _BERT,
-    "xmod": _BERT,
-    "splinter": _BERT,
-    "distilbert": Covered("distilbert"),
-    "albert": Covered("albert"),
-    "mobilebert": Covered("mobilebert"),
-    "modernbert": Covered("modernbert"),
-    "esm": Covered("esm"),
-    "nomic_bert": _ROTARY,
-    "gte": _ROTARY,
-    "jina_embeddings_v3": _ROTARY,
-    "eurobert": _ROTARY,
-    "mpnet": Covered("mpnet"),
-    "deberta": Covered("deberta"),
-    "deberta-v2": Covered("deberta-v2"),
-    "convbert": Covered("convbert"),
-    "squeezebert": Covered("squeezebert"),
-    "rembert": Covered("rembert"),
-    "megatron-bert": Covered("rembert"),
-    "xlm": Covered("xlm", ("encoder", "decoder")),
-    "flaubert": Covered("xlm"),
-    "roformer": Covered("roformer"),
-    "gpt2": Covered("gpt2", ("decoder",)),
-    "bart": _BART,
-    "mbart": _BART,
-    "marian": _BART,
-    "pegasus": _BART,
-    "m2m_100": _BART,
-    "blenderbot": _BART,
-    "blenderbot-small": _BART,
-    "plbart": _BART,
-    "t5": _T5,
-    "mt5": _T5,
-    "umt5": Covered("umt5", _ENCODER_DECODER),
-}

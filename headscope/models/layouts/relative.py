@@ -63,7 +63,7 @@ class UMT5Layout(T5Layout):
     ) -> AttentionInput:
         """Read the arguments of one call."""
         inputs = super().read(module, args, kwargs)
-        source = inputs.given.get("encoder_hidden_states")
+        source = inputs.arguments.get("encoder_hidden_states")
         return inputs if source is None else replace(inputs, x_k=source)
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
@@ -83,7 +83,10 @@ class MPNetLayout(Layout):
 
 
 class _FewerHeads:
-    """A T5 attention module without some of its heads."""
+    """A T5 attention module without some of its heads.
+
+    The bias of all heads, handed over or computed in the pass, waits in ``headscope_full_bias``.
+    """
 
     headscope_extends = True
     headscope_kept: tuple[int, ...]

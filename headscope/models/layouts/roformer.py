@@ -23,7 +23,7 @@ class NeighbourRotation(Step):
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
         """Turn q, k and perhaps v, (batch, n_heads, pos, d_head)."""
-        table: Tensor | None = inputs.given.get("sinusoidal_pos")
+        table: Tensor | None = inputs.arguments.get("sinusoidal_pos")
         if table is None:
             return heads
         v = rotate_neighbours(heads.v, table) if site.module.rotary_value else heads.v

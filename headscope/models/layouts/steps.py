@@ -38,7 +38,7 @@ class Rotation(Step):
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
         """Turn q and k, (batch, n_heads, pos, d_head)."""
-        angles = inputs.given.get("position_embeddings")
+        angles = inputs.arguments.get("position_embeddings")
         if angles is None:
             return heads
         cos, sin = angles
@@ -81,7 +81,7 @@ class HandedBias(Step):
 
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return these heads' biases, (1 or batch, n_heads, query_pos, key_pos)."""
-        position_bias: Tensor | None = inputs.given.get("position_bias")
+        position_bias: Tensor | None = inputs.arguments.get("position_bias")
         return None if position_bias is None else take_heads(position_bias, site.head_ids)
 
 

@@ -42,7 +42,8 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.stated = _read_config(folder)
+        self.stated = _read_config(folder)  # What config.json says
+        #: The same as the family's own config.json would say it, in folders that headscope wrote.
         self.config = family_config(self.stated)
         opened = weights_opened(folder, self.stated.get("transformers_weights"))
         self.pickled = ".safetensors" not in opened.name

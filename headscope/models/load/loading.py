@@ -28,10 +28,11 @@ from headscope.models.load.tokenizer import OpenedTokenizer, no_tokenizer, open_
 from headscope.models.run.devices import dtype_on, pick_device
 from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.head_outputs import HeadOutputs, activation_of, head_outputs
-from headscope.models.run.loaded import LoadedModel, wrap
-from headscope.models.run.pooling import chosen
-from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.implementation import quiet_transformers
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import chosen_pooling
 from headscope.models.run.task_heads import HeadWeights
+from headscope.models.run.wrapping import wrap
 
 
 def load(
@@ -81,16 +82,16 @@ def load(
     """
     # Find the folder, and check it before anything of it is loaded.
     if pooling is not None:
-        chosen(pooling)  # refuses a name that is not known
+        chosen_pooling(pooling)  # refuses a name that is not known
     shown_name = DEMO if model == "demo" else model
     say(f"loading {visible(Path(shown_name).name)}")
     placed_on = pick_device(device)
     computed_in = dtype_on(dtype, placed_on)
-    outer = find_source(model, revision=revision)
-    sentence_files = SentenceFiles.of(outer.folder)
-    source = outer
-    if sentence_files is not None:
-        source = replace(outer, folder=transformer_folder(sentence_files))
+    model_source = find_source(model, revision=revision)
+    sentence_files = SentenceFiles.of(model_source.folder)
+    source = model_source
+    if sentence_files is not None:  # the transformer may lie in a folder of its own
+        source = replace(model_source, folder=transformer_folder(sentence_files))
     checkpoint = Checkpoint(source.folder)
     refuse(str(checkpoint.config.get("model_type")), source.name)
     if need_tokenizer and not checkpoint.has_tokenizer:
@@ -120,8 +121,8 @@ def load(
     loaded = wrap(network, tokenizer, name=source.name)
     if remaining is not None:
         loaded.origin = remaining.origin
-    loaded.revision = outer.revision
-    loaded.folder = outer.folder
+    loaded.revision = model_source.revision
+    loaded.folder = model_source.folder
     loaded.head_weights = head_weights
     sha256 = source.sha256 or checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))

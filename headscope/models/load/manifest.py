@@ -28,6 +28,7 @@ from headscope.core.saved_config import (
     from_spans,
     is_ours,
 )
+from headscope.models.layouts.layout import AttentionModule
 from headscope.models.layouts.sites import attention_modules
 from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.safe_files import read_json
@@ -100,8 +101,12 @@ class KeptParts:
                 )
         # transformers builds models on the meta device, but the rows to cut need real tensors.
         with torch.device("cpu"):
-            cut_modules(network, lambda i, m: self.modules.get(m.name, self.modules.get(i)))
+            cut_modules(network, self._kept_of)
             cut_neurons(base, self.neurons)
+
+    def _kept_of(self, index: int, module: AttentionModule) -> tuple[int, ...] | None:
+        """Return the heads that a module kept, found by its name or by its index; None for all."""
+        return self.modules.get(module.name, self.modules.get(index))
 
 
 def kept_parts(checkpoint: Checkpoint) -> KeptParts | None:
@@ -135,9 +140,23 @@ def _from_manifest(path: Path) -> KeptParts | None:
         heads = {str(entry.get("module")): entry.get("kept") for entry in named}
         if len(heads) != len(entries):
             raise CheckpointError(f"{path}: an entry of attention names no module of its own.")
-        return _parts(data, path, data.get("n_heads"), heads, source, config)
+        return _read_parts(
+            data,
+            path,
+            n_heads=data.get("n_heads"),
+            heads_of_modules=heads,
+            origin=source,
+            config=config,
+        )
     # Zeros stand where heads and neurons were; layers are gone all the same.
-    remaining = _parts(data, path, data.get("n_heads"), {}, source, config)
+    remaining = _read_parts(
+        data,
+        path,
+        n_heads=data.get("n_heads"),
+        heads_of_modules={},
+        origin=source,
+        config=config,
+    )
     return None if remaining.kept_layers is None else replace(remaining, neurons={})
 
 
@@ -152,14 +171,22 @@ def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
     before = config.get(SETTINGS_BEFORE)
     if not isinstance(heads, dict) or not heads:
         raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
-    return _parts(config, path, config.get(BEFORE), heads, {}, _object(before))
+    return _read_parts(
+        config,
+        path,
+        n_heads=config.get(BEFORE),
+        heads_of_modules=heads,
+        origin={},
+        config=_object(before),
+    )
 
 
-def _parts(
+def _read_parts(
     data: Mapping[str, Any],
     path: Path,
+    *,
     n_heads: object,
-    heads_of: Mapping[str, object],
+    heads_of_modules: Mapping[str, object],
     origin: dict[str, Any],
     config: dict[str, Any],
 ) -> KeptParts:
@@ -167,8 +194,16 @@ def _parts(
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: {n_heads!r} is not a number of heads.")
     modules: dict[str | int, tuple[int, ...]] = {}
-    modules |= {str(name): _heads(path, heads, n_heads) for name, heads in heads_of.items()}
-    return KeptParts(path, n_heads, modules, origin, config, **_neurons_and_layers(data, path))
+    for name, heads in heads_of_modules.items():
+        modules[str(name)] = _indices(path, heads, n_heads)
+    return KeptParts(
+        path=path,
+        n_heads=n_heads,
+        modules=modules,
+        origin=origin,
+        config=config,
+        **_read_neurons_and_layers(data, path),
+    )
 
 
 def neurons_and_layers(
@@ -188,26 +223,26 @@ def neurons_and_layers(
     return described
 
 
-def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Read which neurons and layers are left."""
+def _read_neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Read which neurons and layers are left: the arguments of :class:`KeptParts`."""
     entries = data.get(NEURONS, {})
     if not isinstance(entries, dict):
         raise CheckpointError(f"{path}: {NEURONS} is not an object.")
     neurons: dict[str, KeptNeurons] = {}
     for name, entry in entries.items():
-        neurons[name] = _neurons(path, name, _object(entry))
+        neurons[name] = _read_neurons(path, name, _object(entry))
     if data.get(LAYERS) is None:
         return {"neurons": neurons}
     n_layers = data.get(LAYERS_BEFORE)
     if not _is_count(n_layers):
         raise CheckpointError(f"{path}: {LAYERS_BEFORE} is {n_layers!r}, not a number of layers.")
-    layers = _heads(path, data[LAYERS], n_layers)
+    layers = _indices(path, data[LAYERS], n_layers)
     if not layers:
         raise CheckpointError(f"{path}: {LAYERS} names no layer.")
     return {"neurons": neurons, "kept_layers": layers, "layers_before": n_layers}
 
 
-def _neurons(path: Path, name: str, record: Mapping[str, Any]) -> KeptNeurons:
+def _read_neurons(path: Path, name: str, record: Mapping[str, Any]) -> KeptNeurons:
     """Read which neurons of one feed-forward network are left."""
     first = record.get("first")
     before = record.get("before")
@@ -233,12 +268,12 @@ def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) ->
     for key, heads in pruned.items():
         if not str(key).isdecimal():
             raise CheckpointError(f"{path}: pruned_heads has a layer {key!r}, not a number.")
-        gone = _heads(path, heads, n_heads)
+        gone = _indices(path, heads, n_heads)
         modules[int(key)] = tuple(head for head in range(n_heads) if head not in gone)
     return KeptParts(path, n_heads, modules, {})
 
 
-def _heads(path: Path, value: object, limit: int) -> tuple[int, ...]:
+def _indices(path: Path, value: object, limit: int) -> tuple[int, ...]:
     """Check a list of different indices below ``limit``."""
     items = value if isinstance(value, list) else [None]
     fits = all(_is_count(item) and item < limit for item in items)

@@ -53,7 +53,31 @@ def load_network(
     the network has the head that config.json names if the weights hold it, else it is the base
     model. What the weights hold of the head is returned too.
     """
-    # Choose a head that transformers has for this family.
+    head = _buildable_head(source, checkpoint, task_head)
+
+    # Load it, without the head where the weights do not hold it.
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "attn_implementation": "eager",
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # so that _check_complete can name them
+    }
+    network, info = _load(source, checkpoint, head, remaining, options)
+    weights = HeadWeights(_architecture(checkpoint) or "a base model")
+    lacking = () if head is None else _lacking_head(network, info)
+    if head is not None and lacking:
+        weights = replace(weights, lacking=lacking, partly=_holds_other_parts(network, lacking))
+        if task_head != "auto":
+            raise missing_task_head(source.folder, head, weights.architecture, weights)
+        network, info = _load(source, checkpoint, None, remaining, options)
+    _check_complete(network, info, source, checkpoint)
+
+    _set_right(network, dtype, info["missing_keys"])
+    return network, replace(weights, unread=tuple(sorted(info["unexpected_keys"])))
+
+
+def _buildable_head(source: Source, checkpoint: Checkpoint, task_head: str | None) -> str | None:
+    """Choose a task head that transformers has for the checkpoint's family; None for none."""
     architecture = _architecture(checkpoint)
     head = task_head_of(architecture) if task_head == "auto" else task_head
     if head is not None and not _builds(class_for(head), checkpoint):
@@ -66,26 +90,12 @@ def load_network(
             f"{source.name} is a model of the family {family}, which transformers does not open as "
             "a plain model of text (AutoModel), so headscope cannot either; give another model."
         )
+    return head
 
-    # Load it, without the head where the weights do not hold it.
-    options: dict[str, Any] = {
-        "dtype": dtype,
-        "attn_implementation": "eager",
-        "output_loading_info": True,
-        "ignore_mismatched_sizes": True,  # so that _check_complete can name them
-    }
-    network, info = _load(source, checkpoint, head, remaining, options)
-    weights = HeadWeights(architecture or "a base model")
-    lacking = () if head is None else _lacking_head(network, info)
-    if head is not None and lacking:
-        weights = replace(weights, lacking=lacking, partly=_holds_other_parts(network, lacking))
-        if task_head != "auto":
-            raise missing_task_head(source.folder, head, weights.architecture, weights)
-        network, info = _load(source, checkpoint, None, remaining, options)
-    _check_complete(network, info, source, checkpoint)
 
-    # Make it as exact, and as deterministic, as its attention is compared with.
-    for key in info["missing_keys"]:  # a pooler that no state depends on: zeros, not noise
+def _set_right(network: Any, dtype: torch.dtype, missing_keys: Sequence[str]) -> None:
+    """Mend what would keep a loaded network from computing exactly, at every length, in place."""
+    for key in missing_keys:  # a pooler that no state depends on: zeros, not noise
         if key.startswith(_OPTIONAL_PARTS):
             network.get_parameter(key).data.zero_()
     for name, bias in network.named_parameters():
@@ -94,7 +104,6 @@ def load_network(
     for module in network.modules():  # chunks save memory but do not allow every length
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0
-    return network, replace(weights, unread=tuple(sorted(info["unexpected_keys"])))
 
 
 def _load(
@@ -119,20 +128,20 @@ def _load(
             )
             return loaded
         with torch.device("meta"):
-            original: Any = type(builder.from_config(copy.deepcopy(config)))
+            network_class: Any = type(builder.from_config(copy.deepcopy(config)))
 
-        def build(self: Any, *args: Any, **kwargs: Any) -> None:
-            original.__init__(self, *args, **kwargs)
+        def build_and_cut(self: Any, *args: Any, **kwargs: Any) -> None:
+            network_class.__init__(self, *args, **kwargs)
             if remaining is not None:
                 remaining.cut(self)
 
         # transformers reads the source of a model's module, and says the name of its class
-        namespace = {"__init__": build, "__module__": original.__module__}
-        kind_of_cut = type(original)(original.__name__, (original,), namespace)
-        network, info = kind_of_cut.from_pretrained(
+        namespace = {"__init__": build_and_cut, "__module__": network_class.__module__}
+        cutting_class = type(network_class)(network_class.__name__, (network_class,), namespace)
+        network, info = cutting_class.from_pretrained(
             None, config=config, state_dict=checkpoint.tensors(), **options
         )
-        network.__class__ = original
+        network.__class__ = network_class
         if network.can_generate():
             network.generation_config = _generation_config(source)
         return network, info
@@ -162,20 +171,24 @@ def _architecture(checkpoint: Checkpoint) -> str | None:
     return first if isinstance(first, str) else None
 
 
-def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
-    """Make the family's configuration, with ``original`` settings as before pruning.
+def _family_config(checkpoint: Checkpoint, before_pruning: Mapping[str, Any]) -> Any:
+    """Make the family's configuration, with some settings as they were before pruning.
 
-    What was not stated before is None in ``original``.
+    What was not stated then is None in ``before_pruning``.
     """
-    settings = {**checkpoint.config, **original}
-    for key in [key for key in original if original[key] is None]:
-        del settings[key]
+    settings = {**checkpoint.config, **before_pruning}
+    for key, value in before_pruning.items():
+        if value is None:
+            del settings[key]
     return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
 
 
 @contextmanager
 def explained(before: str, after: str = "") -> Iterator[None]:
-    """Turn whatever transformers raises, and it raises many kinds, into one sentence."""
+    """Turn whatever transformers raises, and it raises many kinds, into one sentence.
+
+    ``before`` and ``after`` stand around the reason.
+    """
     try:
         yield
     except CheckpointError:

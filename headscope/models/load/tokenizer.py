@@ -32,7 +32,7 @@ SETTINGS = "tokenizer_config.json"
 FOLLOWS_FILE = transformers.PreTrainedTokenizerFast
 FOLLOWS_FILE_NAME = "PreTrainedTokenizerFast"
 _REMEDY = "save it again with tokenizer.save_pretrained."
-#: What a piece for a byte, and a token with brackets around it, look like.
+#: Pieces that are no words: one byte, or a token with brackets around it.
 _NO_WORD = re.compile(r"<0x[0-9A-F]{2}>|[\[<].*[\]>]")
 
 
@@ -275,6 +275,7 @@ def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
     backend = tokenizer.backend_tokenizer
     if not _lowers(backend):
         return
+    # The pieces of words, and the capitals in them.
     added = tokenizer.added_tokens_encoder
     vocabulary = backend.get_vocab(with_added_tokens=False)
     words = [p for p in vocabulary if p not in added and not _NO_WORD.fullmatch(p)]
@@ -282,9 +283,14 @@ def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
     if "ByteLevel" in repr(backend.pre_tokenizer):  # single characters stand for all bytes
         capitals = {char for char in capitals if char.isascii()}
         words = [piece for piece in words if len(piece) > 1]
-    texts = [*capitals, *map(str.lower, capitals)]
-    never = capitals.difference(*map(backend.normalizer.normalize_str, texts))
-    lost = sorted((p for p in words if not never.isdisjoint(p)), key=vocabulary.__getitem__)
+
+    # The capitals that the normaliser never puts out, and the pieces that they are lost with.
+    never_given = set(capitals)
+    for char in capitals:
+        for text in (char, char.lower()):
+            never_given.difference_update(backend.normalizer.normalize_str(text))
+    lost = [piece for piece in words if not never_given.isdisjoint(piece)]
+    lost.sort(key=vocabulary.__getitem__)
     if lost:
         remedy = f"set do_lower_case to false in its {SETTINGS}"
         if (source.folder / FILE).is_file():

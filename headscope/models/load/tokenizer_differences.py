@@ -72,6 +72,7 @@ def first_difference(first: Any, second: Any, *, framed: bool = True) -> Differe
         fields.append("offsets")
         if "token_type_ids" in second.model_input_names:
             fields.append("type_ids")
+    # Texts and pairs apart: a tokenizer reads a batch of one kind.
     batches: list[list[Any]] = [[*_TEXTS, *_texts_of_vocabulary(first)], [*_PAIRS]]
     for batch in batches:
         by_first = _read(first, batch, framed)
@@ -84,28 +85,51 @@ def first_difference(first: Any, second: Any, *, framed: bool = True) -> Differe
     return None
 
 
-def _difference(
-    text: str, first: _Reading | None, second: _Reading | None, fields: Sequence[str]
-) -> Difference | None:
-    """Say how two readings of a text differ in some fields; None where they agree."""
-    if first is None:
-        return None  # what cannot be read is said where a user's text is read
-    if second is None:
-        return Difference(text, _pieces(first, special=False), "nothing, and fail")
-    for field in fields:
-        if getattr(first, field) != getattr(second, field):
-            return Difference(text, *_shown(first, second, field))
-    return None
+# --- texts to try ---------------------------------------------------------------------------------
+
+
+def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
+    """Make texts of pieces of a vocabulary, of its added tokens, and of what its file replaces."""
+    backend = tokenizer.backend_tokenizer
+    ids = sorted(backend.get_vocab(with_added_tokens=False).values())
+    chosen = ids[:: max(1, len(ids) // _MOST_PIECES)]
+    words = [text for i in chosen if (text := backend.decode([i]).strip())]
+    for word, following in pairwise(words):
+        yield from (word, word.upper(), word.capitalize())
+        for between in (" ", "  ", "-"):
+            yield f"{word}{between}{following}"
+    for token in list(tokenizer.added_tokens_encoder)[:_MOST_TOKENS]:
+        yield from (f"the {token} cat", f"the{token}cat")
+    for step in (backend.normalizer, backend.pre_tokenizer):
+        for pattern in _patterns(None if step is None else json.loads(step.__getstate__())):
+            yield from (pattern, f"the {pattern} cat", f"the{pattern}cat")
+
+
+def _patterns(settings: object) -> Iterator[str]:
+    """Yield every text that a normaliser or pre-tokenizer looks for."""
+    pending = [settings]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pattern = value.get("pattern")
+            if isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
+                yield pattern["String"]
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+
+
+# --- what a tokenizer makes of a text -------------------------------------------------------------
 
 
 class _Reading(NamedTuple):
-    """One text as a tokenizer reads it; a slow tokenizer tells the first three alone."""
+    """One text as a tokenizer reads it, piece by piece; a slow one tells the first three alone."""
 
     tokens: Sequence[str]
     ids: Sequence[int]
-    special: Sequence[int]
+    special: Sequence[int]  # 1 for special tokens, 0 for others
     type_ids: Sequence[int] = ()
-    offsets: Sequence[tuple[int, int]] = ()
+    offsets: Sequence[tuple[int, int]] = ()  # The characters of each piece
 
 
 def _read(tokenizer: Any, batch: Sequence[Any], framed: bool) -> list[_Reading | None]:
@@ -141,6 +165,23 @@ def _slow_reading(tokenizer: Any, ids: Sequence[int]) -> _Reading:
     return _Reading(tokens, ids, [int(token_id in special) for token_id in ids])
 
 
+# --- how two readings differ ----------------------------------------------------------------------
+
+
+def _difference(
+    text: str, first: _Reading | None, second: _Reading | None, fields: Sequence[str]
+) -> Difference | None:
+    """Say how two readings of a text differ in some fields; None where they agree."""
+    if first is None:
+        return None  # what cannot be read is said where a user's text is read
+    if second is None:
+        return Difference(text, _pieces(first, special=False), "nothing, and fail")
+    for field in fields:
+        if getattr(first, field) != getattr(second, field):
+            return Difference(text, *_shown(first, second, field))
+    return None
+
+
 def _shown(first: _Reading, second: _Reading, field: str) -> tuple[str, str]:
     """Show how two readings of a text differ: their pieces, or else what differs."""
     if field != "ids":
@@ -160,39 +201,8 @@ def _pieces(reading: _Reading, *, special: bool) -> str:
 
 def _numbers(reading: _Reading, field: str) -> str:
     """Write ids, token types or spans of a text's pieces."""
-    called = {"ids": "ids", "type_ids": "token types", "offsets": "pieces at characters"}[field]
+    names = {"ids": "ids", "type_ids": "token types", "offsets": "pieces at characters"}
     values = getattr(reading, field)
     if field == "offsets":
         values = [f"{first}-{last}" for first, last in values]
-    return f"{called} {' '.join(map(str, values))}"
-
-
-def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
-    """Make texts of pieces of a vocabulary, of its added tokens, and of what its file replaces."""
-    backend = tokenizer.backend_tokenizer
-    ids = sorted(backend.get_vocab(with_added_tokens=False).values())
-    chosen = ids[:: max(1, len(ids) // _MOST_PIECES)]
-    words = [text for i in chosen if (text := backend.decode([i]).strip())]
-    for word, following in pairwise(words):
-        yield from (word, word.upper(), word.capitalize())
-        for between in (" ", "  ", "-"):
-            yield f"{word}{between}{following}"
-    for token in list(tokenizer.added_tokens_encoder)[:_MOST_TOKENS]:
-        yield from (f"the {token} cat", f"the{token}cat")
-    for step in (backend.normalizer, backend.pre_tokenizer):
-        for pattern in _patterns(None if step is None else json.loads(step.__getstate__())):
-            yield from (pattern, f"the {pattern} cat", f"the{pattern}cat")
-
-
-def _patterns(settings: object) -> Iterator[str]:
-    """Yield every text that a normaliser or pre-tokenizer looks for."""
-    pending = [settings]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            pattern = value.get("pattern")
-            if isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
-                yield pattern["String"]
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
+    return f"{names[field]} {' '.join(map(str, values))}"

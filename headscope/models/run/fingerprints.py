@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 #: Name, shape, type and checksum of every parameter and buffer.
 Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
+#: A network that a block leaves as it is, and its fingerprint.
 _unchanging: ContextVar[tuple[nn.Module, Fingerprint] | None] = ContextVar(
     "headscope_unchanging", default=None
 )
@@ -33,7 +34,9 @@ def fingerprint(network: nn.Module) -> Fingerprint:
     restored weights.
     """
     known = _unchanging.get()
-    return known[1] if known is not None and known[0] is network else _fingerprint(network)
+    if known is not None and known[0] is network:
+        return known[1]
+    return _fingerprint(network)
 
 
 @contextmanager

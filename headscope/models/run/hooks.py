@@ -40,9 +40,12 @@ def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Itera
 
 def first_tensor(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
     """Return the first tensor of a call's arguments, or of what it returns; None without one."""
-    args = args if isinstance(args, tuple) else (args,)
-    flat = args[0] if args and isinstance(args[0], tuple) else (*args, *(kwargs or {}).values())
-    return next((value for value in flat if isinstance(value, Tensor)), None)
+    values = args if isinstance(args, tuple) else (args,)
+    if values and isinstance(values[0], tuple):
+        values = values[0]
+    else:
+        values = (*values, *(kwargs or {}).values())
+    return next((value for value in values if isinstance(value, Tensor)), None)
 
 
 def with_first(output: Any, state: Any) -> Any:

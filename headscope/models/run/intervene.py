@@ -3,7 +3,7 @@ r"""One way to change what a running model computes: ``with intervene(model, z=c
 =============  ==========================================  =======================================
 site           change                                      what then runs
 =============  ==========================================  =======================================
-``attention``  (site, q, k, v, mask, scale) -> z           a layer's attention; :class:`Exchanged`
+``attention``  (site, q, k, v, mask, scale) -> z           a layer's attention; ``ExchangedHeads``
                                                            gives some heads another formula
 ``scores``     {row: (L, R)}, (n_heads, d_model, width)    scores ``x L_h R_h^T x^T``
 ``z``          (site, z) -> z, (batch, n_heads, pos,       the heads' outputs before W_O, such as
@@ -21,40 +21,39 @@ parameters are frozen; else nothing is recorded.
 *Undone.* Implementation, forwards, hooks and ``requires_grad`` are as before when the block ends,
 also after an exception inside a forward or a change.
 
-The same holds for :func:`watch_inputs` and :func:`watch_outputs`, which change nothing, for
+The same holds for :mod:`~headscope.models.run.site_hooks`, which change nothing, for
 :func:`~headscope.models.surgery.output_maps.replaced_outputs`, which exchanges W_O and b_O, and for
-:mod:`~headscope.models.run.replay`, which skips layers before the first change.
+:mod:`~headscope.models.run.replay`, which skips layers before the first change. Mechanisms for
+``attention`` and ``scores`` are in :mod:`~headscope.models.run.formulas`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from headscope.attention import Mask, attention_pattern, default_scale, stream_attention
+from headscope.attention import Mask, attention_pattern
 from headscope.core.widest import exact
 from headscope.data.token_rows import Padded
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.hooks import grouped, hooked
+from headscope.models.run.formulas import FactoredScores, Factors, in_chunks
+from headscope.models.run.hooks import grouped
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Mechanism, Router, routed
+from headscope.models.run.site_hooks import watch_inputs
 
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
 #: What takes the place of removed heads, by the row of their site: (n_heads, d_head) such as a mean
 #: over texts, or (batch or 1, n_heads, pos, d_head).
 Means = Mapping[int, Tensor]
-#: Factors L and R of the scores, each (n_heads, d_model, width), by the site's row.
-Factors = Mapping[int, tuple[Tensor, Tensor]]
+#: Turns (site, z) into another z, (batch, n_heads, pos, d_head).
+ChangeOfZ = Callable[[AttentionSite, Tensor], Tensor]
 
 
 @contextmanager
@@ -63,34 +62,54 @@ def intervene(
     *,
     attention: Mechanism | None = None,
     scores: Factors | None = None,
-    z: Callable[[AttentionSite, Tensor], Tensor] | None = None,
+    z: ChangeOfZ | None = None,
     gradients: bool = False,
 ) -> Iterator[Router]:
     """Run ``loaded`` through our attention, changed; yields the router that counts its calls."""
-    change = z
-
-    def attend(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        if attention is not None:
-            z = attention(site, q, k, v, mask, scale)
-        elif gradients:
-            z = attention_pattern(q, k, scale=scale, mask=mask) @ v
-        else:
-            z = stream_attention(q, k, v, mask=mask, scale=scale)
-        return z if change is None else change(site, z)
-
     with ExitStack() as stack:
         if scores is not None:
-            attention = replaced = _Scores(loaded, scores)
-            stack.enter_context(watch_inputs(loaded.sites, replaced.see))
-        plain = attention is None and change is None and not gradients
-        mechanism = None if plain else attend
-        router = Router(loaded.sites, others=loaded.others, mechanism=mechanism)
+            attention = factored = FactoredScores(loaded, scores)
+            stack.enter_context(watch_inputs(loaded.sites, factored.keep_inputs))
+        router = Router(
+            loaded.sites,
+            unmeasured_sites=loaded.unmeasured_sites,
+            mechanism=_mechanism(attention, z, gradients),
+        )
         if gradients:
             stack.enter_context(_frozen(loaded.network))
         stack.enter_context(routed(loaded.network, router, gradients=gradients))
         yield router
+
+
+def _mechanism(
+    attention: Mechanism | None, change_z: ChangeOfZ | None, gradients: bool
+) -> Mechanism | None:
+    """Return what runs in place of our attention; None where nothing does."""
+    if attention is None and change_z is None and not gradients:
+        return None
+    make_z: Mechanism
+    if attention is not None:
+        make_z = attention
+    elif gradients:
+        make_z = _in_one_piece
+    else:
+        make_z = in_chunks
+    if change_z is None:
+        return make_z
+
+    def make_and_change_z(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        return change_z(site, make_z(site, q, k, v, mask, scale))
+
+    return make_and_change_z
+
+
+def _in_one_piece(
+    site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+) -> Tensor:
+    """Attend as autograd can follow it, with the whole pattern in memory."""
+    return attention_pattern(q, k, scale=scale, mask=mask) @ v
 
 
 @contextmanager
@@ -122,9 +141,18 @@ def gated(
     A gate of zero removes a head, its b_V included, or leaves its mean behind; b_O stays. Every
     pass is checked to run our attention once at every site.
     """
-    change = None if gates is None else (lambda site, z: gate(z, site, gates, means))
+
+    def gate_site(site: AttentionSite, z: Tensor) -> Tensor:
+        assert gates is not None
+        return gate(z, site, gates, means)
+
+    change = None if gates is None else gate_site
     with intervene(loaded, z=change, gradients=gradients) as router:
-        yield lambda *args, **options: router.checked(loaded.run, *args, **options)
+
+        def run(*inputs: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
+            return router.checked(loaded.run, *inputs, **options)
+
+        yield run
 
 
 def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = None) -> Tensor:
@@ -134,13 +162,14 @@ def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = No
     where ``pos`` has room for the queries of every stack: one backward pass then gives every
     derivative that a score of heads is made of, d loss_i / d xi_h of each example i, say.
     """
-    if gates.dim() < 4:
+    if gates.dim() < 4:  # one gate for all positions
         gates = gates[..., None]
     site_gates = gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
     if means is None:
         return z * site_gates
     mean = means[site.row].to(z)
-    mean = mean[:, None] if mean.dim() == 2 else mean
+    if mean.dim() == 2:  # one mean for all positions
+        mean = mean[:, None]
     return z * site_gates + mean * (1 - site_gates)  # exact at gates of one and of zero
 
 
@@ -150,143 +179,7 @@ def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]
     return tuple(tuple(site.row for site in group) for group in groups)
 
 
-# --- heads that follow another formula ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class HeadInputs:
-    """What some heads of one site compute their z from."""
-
-    site: AttentionSite
-    heads: tuple[int, ...]  # Their indices in the layer, zero-based
-    q: Tensor  # (batch, heads, query_pos, d_head), not yet scaled
-    k: Tensor  # (batch, heads, key_pos, d_head)
-    v: Tensor
-    #: Boolean or additive, broadcastable to (batch, heads, query_pos, key_pos), with whatever the
-    #: model adds to its scores.
-    mask: Mask
-    scale: float  # Of the scores
-
-
-#: Computes z (batch, heads, query_pos, d_head) of the heads that it is given.
-Formula = Callable[[HeadInputs], Tensor]
-Heads = Mapping[int, Sequence[int]]  # Indices of heads in their layers, by the row of the site.
-
-
-class Exchanged:
-    """Attention in which some or all heads follow a formula, called once for those of a layer."""
-
-    def __init__(self, formula: Formula, heads: Heads | None = None) -> None:
-        self._formula = formula
-        self._heads = heads
-
-    @property
-    def first_row(self) -> int:
-        """Row of the first site with an exchanged head; the sites before it run unchanged."""
-        return 0 if self._heads is None else min(self._heads, default=0)
-
-    def __call__(
-        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        """Attend; returns z (batch, n_heads, query_pos, d_head)."""
-        all_heads = tuple(range(q.shape[1]))
-        chosen = all_heads if self._heads is None else tuple(self._heads.get(site.row, ()))
-        factor = default_scale(q.shape[-1]) if scale is None else scale
-        if chosen == all_heads and all_heads:
-            return self._formula(HeadInputs(site, chosen, q, k, v, mask, factor))
-        z = stream_attention(q, k, v, mask=mask, scale=scale)
-        if chosen:
-            index = torch.tensor(chosen, device=q.device)
-            if mask is not None:
-                mask = mask[(None,) * (4 - mask.dim())]
-                mask = mask if mask.shape[1] == 1 else mask[:, index]
-            inputs = HeadInputs(
-                site=site,
-                heads=chosen,
-                q=q[:, index],
-                k=k[:, index],
-                v=v[:, index],
-                mask=mask,
-                scale=factor,
-            )
-            z[:, index] = self._formula(inputs).to(z)
-        return z
-
-
-def removed(inputs: HeadInputs) -> Tensor:
-    """Return zeros: the formula of removed heads, b_V included."""
-    return inputs.v.new_zeros(*inputs.q.shape[:-1], inputs.v.shape[-1])
-
-
-class _Scores:
-    """Content scores ``x L_h R_h^T x^T`` in place of ``x W_Q W_K^T x^T``; the rest is the model's.
-
-    The term that b_Q adds, ``b_Q (x W_K)^T``, and the scale 1 / sqrt(d_head) stay as they are,
-    whatever the width of the factors.
-    """
-
-    def __init__(self, loaded: LoadedModel, factors: Factors) -> None:
-        weight = next(loaded.model.parameters())
-        self._factors = {row: (L.to(weight), R.to(weight)) for row, (L, R) in factors.items()}
-
-    def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
-        """Keep the input of the site that runs next, (batch, 1, pos, d_model)."""
-        self._x_q = inputs.x_q[:, None]
-        self._x_k = inputs.x_k[:, None]
-
-    def __call__(
-        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        if site.row not in self._factors:  # a layer that has lost all its heads
-            return stream_attention(q, k, v, mask=mask, scale=scale)
-        L, R = self._factors[site.row]
-        b_Q = site.weights().b_Q[:, None, :]  # (n_heads, 1, d_head)
-        content = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T, one number a key
-        queries = self._x_q @ L  # (batch, n_heads, pos, width)
-        # One coordinate more, 1 in every query, adds b_Q k^T to the scores.
-        queries = torch.cat([queries, queries.new_ones(*queries.shape[:-1], 1)], dim=-1)
-        keys = torch.cat([self._x_k @ R, content], dim=-1)
-        scale = default_scale(site.d_head) if scale is None else scale
-        return stream_attention(queries, keys, v, mask=mask, scale=scale)
-
-
-# --- watching without changing anything -----------------------------------------------------------
-
-
-def watch_inputs(
-    sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
-) -> AbstractContextManager[None]:
-    """Call ``see`` with what every site is called with, in every pass in the block.
-
-    A module that serves several layers (ALBERT) is told apart by whose turn it is.
-    """
-
-    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
-        turns = cycle(shared)
-
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            site = next(turns)
-            see(site, site.layout.read(module, args, kwargs))
-
-        return module.register_forward_pre_hook(before, with_kwargs=True)
-
-    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
-
-
-def watch_outputs(
-    sites: Sequence[AttentionSite],
-    see: Callable[[AttentionSite, Any, Any], None],
-    module_of: Callable[[AttentionSite], nn.Module] = lambda site: site.module,
-) -> AbstractContextManager[None]:
-    """Call ``see`` with what a module of every site takes first and what it returns."""
-
-    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
-        turns = cycle(shared)
-        return module.register_forward_hook(
-            lambda _, args, output: see(next(turns), next(iter(args), None), output)
-        )
-
-    return hooked(hook(*item) for item in grouped(sites, module_of).items())
+# --- the mean z that may take the place of a removed head -----------------------------------------
 
 
 def sums_of_z(
@@ -316,6 +209,6 @@ def sums_of_z(
     with intervene(loaded, z=add) as router:
         run: Run = loaded.run
         for batch, batch_masks in batches:
-            masks = batch_masks
+            masks = batch_masks  # which ``add`` reads in this batch's pass
             router.run(partial(run, *batch.inputs, **batch.decoder_inputs))
     return sums, counts

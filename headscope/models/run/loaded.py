@@ -1,13 +1,12 @@
 """A model that is ready to be measured: network, tokenizer, attention sites, origin.
 
-:func:`wrap` makes a network in memory one, a new one or a changed copy of a model.
+:func:`headscope.load` makes one of a checkpoint, :func:`~headscope.models.run.wrapping.wrap` one of
+a network in memory.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,22 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
+from headscope.core.errors import InputError
 from headscope.data.languages import Languages, languages_of
 from headscope.data.token_rows import Ends
 from headscope.data.token_types import TokenTypes, token_types
-from headscope.models.layouts.families import other_input, refuse
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.sites import find_sites, numbered
+from headscope.models.layouts.sites import numbered
 from headscope.models.run.fingerprints import FileWeights, fingerprint
-from headscope.models.run.pooling import Pooling, chosen
+from headscope.models.run.pooling import Pooling, chosen_pooling
 from headscope.models.run.task_heads import (
     HeadWeights,
     Select,
     class_for,
     last_state,
     run_with_task_head,
-    task_head_of,
 )
 
 _NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomically large one.
@@ -64,7 +61,7 @@ class LoadedModel:
     #: :mod:`headscope.models.certificate.certificate`.
     certificate: object = field(default=None, repr=False)
     #: For a view of one stack: the model that it is a view of.
-    whole: LoadedModel | None = field(default=None, repr=False)
+    view_of: LoadedModel | None = field(default=None, repr=False)
     #: The folder it was read from, or that of the model it was cut from; None for one that was
     #: handed over in memory.
     folder: Path | None = field(default=None, repr=False)
@@ -78,6 +75,23 @@ class LoadedModel:
     #: read otherwise.
     class_reads_otherwise: bool = field(default=False, repr=False)
 
+    # --- what it is ---------------------------------------------------------------------------
+
+    @property
+    def family(self) -> str:
+        """The architecture's model_type."""
+        return str(self.model.config.model_type)
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether the model has a decoder that reads an encoder's states."""
+        return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
+    @property
+    def auto_class(self) -> Any:
+        """The auto class of transformers that builds the network."""
+        return class_for(self.task_head, type(self.network).__name__)
+
     @property
     def weights_sha256(self) -> str | None:
         """SHA-256 of the file, as long as the weights in memory are still what was read from it."""
@@ -88,12 +102,13 @@ class LoadedModel:
         """Whether weights were overwritten after they had been read from a file."""
         return self.file is not None and self.file.network != fingerprint(self.network)
 
-    @property
-    def others(self) -> tuple[AttentionSite, ...]:
-        """Sites of the stacks that a view leaves out."""
-        if self.whole is None:
-            return ()
-        return tuple(site for site in self.whole.sites if site.stack not in self.stacks)
+    def pooled_by(self, mode: str) -> LoadedModel:
+        """Return the same model with another way to embed a text, whatever its folder says."""
+        pooling = chosen_pooling(mode, self.pooling)
+        view_of = None if self.view_of is None else replace(self.view_of, pooling=pooling)
+        return replace(self, pooling=pooling, view_of=view_of)
+
+    # --- its stacks, layers and heads ---------------------------------------------------------
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -102,21 +117,28 @@ class LoadedModel:
 
     def only(self, stack: str) -> LoadedModel:
         """Return a view of one stack: the same model, measured and pruned there alone."""
-        viewed = self.whole or self
+        all_stacks = self.with_all_stacks
         if stack == "all":
-            return viewed
-        sites = numbered([site for site in viewed.sites if site.stack == stack])
+            return all_stacks
+        sites = numbered([site for site in all_stacks.sites if site.stack == stack])
         if not sites:
             raise InputError(
-                f"{self.name} has no stack {stack!r}; it has {' and '.join(viewed.stacks)}."
+                f"{self.name} has no stack {stack!r}; it has {' and '.join(all_stacks.stacks)}."
             )
-        return self if viewed.stacks == (stack,) else replace(self, sites=sites, whole=viewed)
+        if all_stacks.stacks == (stack,):
+            return self
+        return replace(self, sites=sites, view_of=all_stacks)
 
-    def pooled_by(self, mode: str) -> LoadedModel:
-        """Return the same model with another way to embed a text, whatever its folder says."""
-        pooling = chosen(mode, self.pooling)
-        viewed = None if self.whole is None else replace(self.whole, pooling=pooling)
-        return replace(self, pooling=pooling, whole=viewed)
+    @property
+    def with_all_stacks(self) -> LoadedModel:
+        """The model that a view is a view of; a model that is no view itself."""
+        return self.view_of or self
+
+    @property
+    def unmeasured_sites(self) -> tuple[AttentionSite, ...]:
+        """Sites of the stacks that a view leaves out."""
+        all_sites = self.with_all_stacks.sites
+        return tuple(site for site in all_sites if site.stack not in self.stacks)
 
     @property
     def n_layers(self) -> int:
@@ -129,31 +151,41 @@ class LoadedModel:
         layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
         if not self.encoder_decoder:
             return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer
-        stated = getattr(config, "decoder_layers", None)
-        decoder = stated or getattr(config, "num_decoder_layers", None) or layers
-        return int(getattr(config, "encoder_layers", layers)) + 2 * int(decoder)
+        encoder_layers = int(getattr(config, "encoder_layers", layers))
+        decoder_layers = layers
+        for name in ("decoder_layers", "num_decoder_layers"):
+            if stated := getattr(config, name, None):
+                decoder_layers = int(stated)
+                break
+        return encoder_layers + 2 * decoder_layers  # self-attention and cross-attention
 
     @property
-    def auto_class(self) -> Any:
-        """The auto class of transformers that builds the network."""
-        return class_for(self.task_head, type(self.network).__name__)
+    def n_heads(self) -> int:
+        """Number of heads of the layer with most (layers can differ once heads are removed)."""
+        return max((site.n_heads for site in self.sites), default=0)
+
+    # --- what it reads ------------------------------------------------------------------------
 
     @property
-    def encoder_decoder(self) -> bool:
-        """Whether the model has a decoder that reads an encoder's states."""
-        return bool(getattr(self.model.config, "is_encoder_decoder", False))
-
-    @cached_property
-    def languages(self) -> Languages | None:
-        """The languages that it reads and writes; None unless it is told them by codes."""
-        return languages_of(self.tokenizer) if self.encoder_decoder else None
+    def vocab_size(self) -> int:
+        """Rows of the input embedding."""
+        return int(self.model.get_input_embeddings().num_embeddings)
 
     @property
-    def unreadable(self) -> str | None:
-        """Why no text can be read, if so."""
-        if self.languages is None or self.languages.source is not None:
-            return None
-        return _unnamed(self, self.languages, {"source_language": self.languages.source})
+    def max_length(self) -> int:
+        """Longest sequence, special tokens included, that model and tokenizer allow."""
+        limits = [_position_limit(self.model), getattr(self.tokenizer, "model_max_length", None)]
+        known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
+        return min(known, default=_NO_LIMIT)
+
+    @property
+    def pad_id(self) -> int:
+        """Token id that pads short sequences; an id without an embedding row is ignored."""
+        for owner in (self.model.config, self.tokenizer):
+            pad = getattr(owner, "pad_token_id", None)
+            if pad is not None and 0 <= int(pad) < self.vocab_size:
+                return int(pad)
+        return 0
 
     @property
     def start_id(self) -> int | None:
@@ -166,41 +198,24 @@ class LoadedModel:
                 return int(start)
         return self.pad_id
 
-    @property
-    def n_heads(self) -> int:
-        """Number of heads of the layer with most (layers can differ once heads are removed)."""
-        return max((site.n_heads for site in self.sites), default=0)
-
-    @property
-    def family(self) -> str:
-        """The architecture's model_type."""
-        return str(self.model.config.model_type)
-
-    @property
-    def pad_id(self) -> int:
-        """Token id that pads short sequences; an id without an embedding row is ignored."""
-        for owner in (self.model.config, self.tokenizer):
-            pad = getattr(owner, "pad_token_id", None)
-            if pad is not None and 0 <= int(pad) < self.vocab_size:
-                return int(pad)
-        return 0
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the input embedding."""
-        return int(self.model.get_input_embeddings().num_embeddings)
-
     @cached_property
     def token_types(self) -> TokenTypes:
         """Which token types it is given."""
         return token_types(self, self.model)
 
+    @cached_property
+    def languages(self) -> Languages | None:
+        """The languages that it reads and writes; None unless it is told them by codes."""
+        return languages_of(self.tokenizer) if self.encoder_decoder else None
+
     @property
-    def max_length(self) -> int:
-        """Longest sequence, special tokens included, that model and tokenizer allow."""
-        limits = [_position_limit(self.model), getattr(self.tokenizer, "model_max_length", None)]
-        known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
-        return min(known, default=_NO_LIMIT)
+    def unreadable(self) -> str | None:
+        """Why no text can be read, if so."""
+        if self.languages is None or self.languages.source is not None:
+            return None
+        return _ask_for_languages(self, self.languages, {"source_language": self.languages.source})
+
+    # --- running it ---------------------------------------------------------------------------
 
     def forward(
         self,
@@ -222,7 +237,8 @@ class LoadedModel:
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
         )
-        return last_state(self.model.get_encoder() if encoder_only else self.model, inputs)
+        network = self.model.get_encoder() if encoder_only else self.model
+        return last_state(network, inputs)
 
     def run(
         self,
@@ -260,7 +276,9 @@ class LoadedModel:
         ids, mask = self.pad([tokens or [self.vocab_size - 1, 0, self.vocab_size // 2]])
         decodes = self.encoder_decoder and self.stacks != ("encoder",)
         with torch.no_grad():
-            return self.forward(ids, mask, ids, mask) if decodes else self.forward(ids, mask)
+            if decodes:
+                return self.forward(ids, mask, ids, mask)
+            return self.forward(ids, mask)
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
@@ -268,74 +286,6 @@ class LoadedModel:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         return ids.to(self.device), mask.to(self.device)
-
-
-def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory") -> LoadedModel:
-    """Make a transformers model that is already in memory ready to be measured.
-
-    Raises
-    ------
-    InputError, UnsupportedModelError
-        If it is no transformers model, of a family that cannot be covered, wants more than text, or
-        is no model of text.
-    """
-    if not hasattr(getattr(network, "config", None), "model_type"):
-        raise InputError(
-            f"{type(network).__name__} is not a transformers model; headscope.load opens a folder, "
-            "a hub id or 'demo'."
-        )
-    config = network.config
-    refuse(config.model_type, name)
-    with_head = network.eval()
-    network = getattr(network, "base_model", network)
-    task_head = task_head_of(type(with_head).__name__)
-    table = None
-    with suppress(NotImplementedError):  # by models that also see or hear
-        table = network.get_input_embeddings()
-    if getattr(table, "num_embeddings", None) is None:
-        why = other_input(network) or "it has no embedding of tokens"
-        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text: {why}.")
-    parameter = next(network.parameters())
-    loaded = LoadedModel(
-        name=name,
-        model=network,
-        network=with_head if task_head else network,
-        tokenizer=tokenizer,
-        sites=(),
-        task_head=task_head,
-        dtype=str(parameter.dtype).removeprefix("torch."),
-        device=str(parameter.device),
-    )
-    encoder = network.get_encoder() if loaded.encoder_decoder else None
-    try:
-        loaded.sites = find_sites(network, loaded.run_tiny, encoder)
-    except HeadscopeError:
-        raise
-    except Exception as error:  # whatever a family raises that wants more than token ids
-        why = other_input(network) or f"transformers says: {reason(error)}"
-        raise UnsupportedModelError(
-            f"{name} ({config.model_type}) does not run on token ids alone, and headscope feeds "
-            f"nothing else; {why.rstrip('.')}."
-        ) from error
-    return loaded
-
-
-def copied_network(loaded: LoadedModel, *, share: bool) -> Any:
-    """Copy a model's network; with ``share`` the copy uses the model's own weights."""
-    weights = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
-    return copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in weights})
-
-
-def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
-    """Give a changed copy the model's origin, folder and pooling, and its view of one stack."""
-    copied = replace(
-        changed,
-        revision=loaded.revision,
-        folder=loaded.folder,
-        pooling=loaded.pooling,
-        origin=origin_of(loaded),
-    )
-    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
 
 
 def origin_of(loaded: LoadedModel) -> dict[str, Any]:
@@ -359,7 +309,7 @@ def ends_of(loaded: LoadedModel) -> Ends:
     if languages is not None:
         if languages.target is None:
             options = {"source_language": languages.source, "target_language": languages.target}
-            raise InputError(_unnamed(loaded, languages, options))
+            raise InputError(_ask_for_languages(loaded, languages, options))
         first = languages.codes[languages.target]
     if first == loaded.start_id:  # the decoder of an mBART starts with the code of the language
         first = None
@@ -381,7 +331,9 @@ def _stop_id(loaded: LoadedModel) -> int:
     )
 
 
-def _unnamed(loaded: LoadedModel, languages: Languages, named: Mapping[str, str | None]) -> str:
+def _ask_for_languages(
+    loaded: LoadedModel, languages: Languages, named: Mapping[str, str | None]
+) -> str:
     """Ask for the languages that neither files nor options name.
 
     ``named`` has the options that are needed, each with the language that it has, or None.
@@ -396,6 +348,7 @@ def _unnamed(loaded: LoadedModel, languages: Languages, named: Mapping[str, str 
 
 
 def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
+    """Leave out what the model is not given."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 

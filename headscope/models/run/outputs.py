@@ -53,8 +53,11 @@ def outputs(loaded: LoadedModel, rows: Sequence[Sequence[int]] = ()) -> list[Ten
 
 def agree(expected: Sequence[Tensor], actual: Sequence[Tensor], limit: float) -> bool:
     """Whether results differ by at most ``limit``, relative to the largest if that exceeds 1."""
-    pairs = zip(expected, actual, strict=True)
-    return all(distance(*pair)[1] <= limit for pair in pairs)
+    for tensor, other in zip(expected, actual, strict=True):
+        _, relative = distance(tensor, other)
+        if not relative <= limit:
+            return False
+    return True
 
 
 def computes_the_same(loaded: LoadedModel, network: Any) -> bool:

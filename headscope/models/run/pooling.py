@@ -1,8 +1,9 @@
-"""One vector of a sequence's states, and the cosine between those of two models.
+"""How a model's last states become the embedding of a text: pooled, and mapped step by step.
 
 Every function that pools takes ``hidden`` (batch, pos, d) and ``real`` (batch, pos), which is 0 or
 False at padding, and returns (batch, d). Half-precision states are summed in float32. A sequence
-needs one real token or more.
+needs one real token or more. :class:`Pooling` says which of them a model uses, and what steps
+follow.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ def wide(values: Tensor) -> Tensor:
     return values.float() if values.dtype.itemsize < 4 else values
 
 
+# --- one vector of the states of a text -----------------------------------------------------------
+
+
 def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     """Average the states of a sequence's real tokens, special ones included.
 
     NaN for a sequence without real tokens.
     """
-    total, count = _total(hidden, real)
+    total, count = _sum_and_count(hidden, real)
     return total / count
 
 
 def mean_sqrt_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     """Return the sum of the real tokens' states over the root of their number."""
-    total, count = _total(hidden, real)
+    total, count = _sum_and_count(hidden, real)
     return total / count.sqrt()
 
 
@@ -45,8 +49,8 @@ def cls_pooled(hidden: Tensor, real: Tensor) -> Tensor:
 
 def last_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     """Return the state of the last real token, wherever the padding is."""
-    back = real.to(torch.int32).flip(1).argmax(dim=1)
-    return _state_at(hidden, hidden.shape[1] - 1 - back)
+    behind = real.to(torch.int32).flip(1).argmax(dim=1)  # positions behind the last real token
+    return _state_at(hidden, hidden.shape[1] - 1 - behind)
 
 
 def max_pooled(hidden: Tensor, real: Tensor) -> Tensor:
@@ -66,32 +70,7 @@ def weighted_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     return (states * weight).sum(1) / weight.sum(1)
 
 
-#: Every way to pool, by the name that users and results have for it.
-MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mean": mean_pooled,
-    "cls": cls_pooled,
-    "max": max_pooled,
-    "weighted": weighted_pooled,
-    "mean-sqrt": mean_sqrt_pooled,
-    "last": last_pooled,
-}
-
-
-def cosine(embeddings: Tensor, references: Tensor, *, precise: bool = True) -> Tensor:
-    """Return the cosine of corresponding rows, (..., d) -> (...), in [-1, 1]; differentiable.
-
-    Two rows of zeros are equal, so their cosine is 1; a row of zeros and another one have 0. In
-    float64, unless ``precise`` is False: then in the type of the rows.
-    """
-    if precise:
-        embeddings = exact(embeddings)
-        references = exact(references)
-    both_zero = ~(embeddings.detach().any(dim=-1) | references.detach().any(dim=-1))
-    similarity = torch.cosine_similarity(embeddings, references, dim=-1)
-    return similarity.masked_fill(both_zero, 1.0)
-
-
-def _total(hidden: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+def _sum_and_count(hidden: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum of the real tokens' states, and their number (batch, 1)."""
     states = wide(hidden)
     weight = real.to(states.dtype)[..., None]
@@ -104,8 +83,23 @@ def _state_at(hidden: Tensor, position: Tensor) -> Tensor:
     return wide(hidden).gather(1, index)[:, 0]
 
 
+#: Every way to pool, by the name that users and results have for it.
+MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": mean_pooled,
+    "cls": cls_pooled,
+    "max": max_pooled,
+    "weighted": weighted_pooled,
+    "mean-sqrt": mean_sqrt_pooled,
+    "last": last_pooled,
+}
 #: Modes that users can choose by name; the others are read from folders only.
 CHOICES = ("mean", "cls", "max", "weighted")
+
+
+# --- steps from the pooled vector to the embedding ------------------------------------------------
+
+#: What is done to a pooled vector: (batch, d) to (batch, d of the next step), differentiable.
+Step = Callable[[Tensor], Tensor]
 
 #: Activations of a dense module by the name of their class in torch.nn.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -116,10 +110,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "SiLU": F.silu,
     "Sigmoid": torch.sigmoid,
 }
-
-
-#: What is done to a pooled vector: (batch, d) to (batch, d of the next step), differentiable.
-Step = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,11 +176,14 @@ class Truncate:
         return f"first {self.width}"
 
 
+# --- all of it together ---------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Pooling:
     """How a model's last hidden states become one embedding for each text."""
 
-    #: Names of :data:`headscope.models.run.pooling.MODES`; what several give is concatenated.
+    #: Names of :data:`MODES`; what several give is concatenated.
     modes: tuple[str, ...] = ("mean",)
     steps: tuple[Step, ...] = ()  # Run one after the other on what was pooled
     #: ``modules.json`` (the model's folder says it), ``option`` (the user does) or ``default``.
@@ -237,9 +230,25 @@ class Pooling:
         return ", ".join(["+".join(self.modes), *map(str, self.steps)])
 
 
-def chosen(mode: str, text: Pooling | None = None) -> Pooling:
-    """Return the pooling that a user chose by name, without further steps."""
+def chosen_pooling(mode: str, stated: Pooling | None = None) -> Pooling:
+    """Return the pooling that a user chose by name, without the steps that the folder states."""
     if mode not in CHOICES:
         raise InputError(f"There is no pooling {mode!r}; choose {', '.join(CHOICES)}.")
-    text = text or Pooling()
-    return replace(text, modes=(mode,), steps=(), origin="option", problem=None)
+    return replace(stated or Pooling(), modes=(mode,), steps=(), origin="option", problem=None)
+
+
+# --- comparing embeddings -------------------------------------------------------------------------
+
+
+def cosine(embeddings: Tensor, references: Tensor, *, precise: bool = True) -> Tensor:
+    """Return the cosine of corresponding rows, (..., d) -> (...), in [-1, 1]; differentiable.
+
+    Two rows of zeros are equal, so their cosine is 1; a row of zeros and another one have 0. In
+    float64, unless ``precise`` is False: then in the type of the rows.
+    """
+    if precise:
+        embeddings = exact(embeddings)
+        references = exact(references)
+    both_zero = ~(embeddings.detach().any(dim=-1) | references.detach().any(dim=-1))
+    similarity = torch.cosine_similarity(embeddings, references, dim=-1)
+    return similarity.masked_fill(both_zero, 1.0)

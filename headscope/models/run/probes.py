@@ -12,7 +12,8 @@ from headscope.data.pieces import unreadable
 from headscope.models.run.loaded import LoadedModel
 
 LONG = 256  # Tokens of the long probe, at least, where the model has room for them.
-_TEXT = (
+#: About fifty tokens in all.
+_TEXTS = (
     "The old ferry left the harbour before dawn, and nobody on the quay could say who had "
     "untied it.",
     "She wrote it down.",
@@ -37,7 +38,8 @@ class Probe:
     @property
     def inputs(self) -> dict[str, Tensor]:
         """What the model is called with."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        names = [field.name for field in fields(self) if field.name != "name"]
+        tensors = {name: getattr(self, name) for name in names}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     @property
@@ -73,7 +75,7 @@ def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
         *short, long = _random_sequences(loaded, longest)
     else:
         *short, long = _sentences(loaded, longest)
-    highest = max(map(max, [*short, long]))
+    highest = max(max(ids) for ids in [*short, long])
     if highest >= loaded.vocab_size:
         raise HeadscopeError(
             f"The tokenizer of {loaded.name} gives token id {highest}, but the model's embedding "
@@ -89,7 +91,7 @@ def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
 def _random_sequences(loaded: LoadedModel, longest: int) -> list[list[int]]:
     """Draw the token ids of a few short sequences and of one with ``longest`` tokens."""
     generator = torch.Generator().manual_seed(0)
-    first = min(5, loaded.vocab_size - 1)
+    first = min(5, loaded.vocab_size - 1)  # behind the special tokens of most vocabularies
     sequences = []
     for length in (*_RANDOM_LENGTHS, longest):
         size = (min(length, loaded.max_length),)
@@ -100,7 +102,7 @@ def _random_sequences(loaded: LoadedModel, longest: int) -> list[list[int]]:
 
 def _sentences(loaded: LoadedModel, longest: int) -> list[list[int]]:
     """Read the token ids of a few short sentences and of a text of about ``longest`` tokens."""
-    texts = [*_TEXT, " ".join(_TEXT * (longest // 50))]
+    texts = [*_TEXTS, " ".join(_TEXTS * (longest // 50))]
     try:
         encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
     except Exception as error:  # tokenizers raises no more special kind

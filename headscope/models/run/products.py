@@ -38,7 +38,7 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 
 #: Bytes of weights that are kept in oneDNN's own order, at most: they are held twice then.
-PACKED = 1 << 28
+MOST_PACKED = 1 << 28
 
 
 @contextmanager
@@ -54,11 +54,14 @@ def fast_products(model: nn.Module, *, training: bool = False) -> Iterator[None]
     if product is None:
         yield
         return
-    linears = list(filter(_is_plain_float32, model.modules()))
+    linears = [module for module in model.modules() if _is_plain_float32(module)]
     pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-    if training or sum(linear.weight.nbytes for linear in linears) > PACKED:
+    if training or sum(linear.weight.nbytes for linear in linears) > MOST_PACKED:
         pack = None
-    with replaced_forwards({m: _FastLinear(m, product, pack, training) for m in linears}):
+    forwards: dict[nn.Module, Callable[..., Any]] = {}
+    for linear in linears:
+        forwards[linear] = _FastLinear(linear, product, pack, training)
+    with replaced_forwards(forwards):
         yield
 
 
@@ -72,7 +75,7 @@ class _Packed:
 
 #: Weights in oneDNN's order: threads that run copies of one model's modules share them.
 _in_use = WeakValueDictionary[tuple[int, int, int], _Packed]()
-_one_packs = Lock()
+_packing = Lock()
 
 
 class _FastLinear:
@@ -96,10 +99,11 @@ class _FastLinear:
         """Multiply."""
         weight = self._linear.weight
         bias = self._linear.bias
-        trained = torch.is_grad_enabled() and weight.requires_grad
+        records = torch.is_grad_enabled()
+        trained = records and weight.requires_grad
         if trained and not self._training:
             return functional.linear(x, weight, bias)
-        if not (trained or (torch.is_grad_enabled() and x.requires_grad)):
+        if not trained and not (records and x.requires_grad):
             return self._product(x, self._weight(x), bias, "none", [], "")
         out: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             x, self._product, weight, bias, trained
@@ -118,7 +122,7 @@ class _FastLinear:
             self._packed = None
             return weight
         if self._packed is None:
-            with _one_packs:
+            with _packing:
                 self._packed = _in_use.get(state) or _Packed(weight.detach(), self._pack(weight))
                 _in_use[state] = self._packed
         return self._packed.ordered
@@ -176,7 +180,7 @@ def full_precision() -> Iterator[None]:
     """
     changed: list[tuple[Any, str, Any]] = []
     try:
-        for owner, name, value in _needed():
+        for owner, name, value in _settings_to_change():
             changed.append((owner, name, getattr(owner, name)))
             setattr(owner, name, value)
         yield
@@ -185,10 +189,13 @@ def full_precision() -> Iterator[None]:
             setattr(owner, name, before)
 
 
-def _needed() -> Iterator[tuple[Any, str, Any]]:
-    """Yield (owner, attribute, value) of each setting, when all those before it have been made."""
+def _settings_to_change() -> Iterator[tuple[Any, str, Any]]:
+    """Yield (owner, attribute, value) of each setting that is less exact now.
+
+    The caller makes each before the next one is read. The old way of setting comes first: torch
+    refuses to read it once the new one has said something else.
+    """
     backends = torch.backends
-    # The old way first: torch refuses to read it once the new one has said something else.
     all_backends = _AllBackends()
     if _read(all_backends, "precision") not in (None, "highest"):
         yield all_backends, "precision", "highest"

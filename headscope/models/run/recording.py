@@ -1,4 +1,8 @@
-"""What happens inside every attention site in one forward pass, the model's own or ours."""
+"""What happens inside every attention site in one forward pass, the model's own or ours.
+
+:func:`run_eager` records the model's own attention, :func:`run_ours` the one that measures, and
+:func:`run_sdpa` has nothing but the last states.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,11 @@ from headscope.core.activations import Activations
 from headscope.core.errors import HeadscopeError, reason
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.run.intervene import watch_inputs, watch_outputs
+from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
-from headscope.models.run.routing import Router, SiteObserver, routed, use_implementation
+from headscope.models.run.routing import Router, SiteObserver, routed
+from headscope.models.run.site_hooks import watch_inputs, watch_outputs
 
 #: Pattern entries of a chunk: fewer than in normal use, so that the long probe is cut into chunks
 #: for every model with more than two heads.
@@ -91,7 +96,7 @@ def run_eager(
             run.keep("scores", site, softmaxes.entered)
         pattern = softmaxes.taken()
         if pattern is None and site.n_heads == 0:
-            pattern = _of_no_head(site, "pattern", probe)
+            pattern = _empty(site, "pattern", probe)
         # XLM computes it in float32 whatever the dtype of the model
         run.keep("pattern", site, None if pattern is None else pattern.to(loaded.model.dtype))
 
@@ -100,29 +105,34 @@ def run_eager(
     eager = use_implementation(loaded.model, "eager")
     with called, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
         run.hidden = loaded.forward(**probe.inputs)
-        # After the pass: a caller may count the model's own calls of these maps.
-        for site in run.sites:
-            with suppress(*_MISREAD):
-                inputs = run.seen["inputs"][site.row]
-                heads = site.as_scored(site.project(inputs), inputs)
-                run.keep("q", site, heads.q)
-                run.keep("k", site, heads.k)
-                run.keep("v", site, heads.v)
+        _project_again(run)  # after the pass: a caller may count the model's own calls of the maps
     return run
+
+
+def _project_again(run: Recording) -> None:
+    """Keep q, k and v as the sites' maps and steps make them of the inputs that were seen."""
+    for site in run.sites:
+        with suppress(*_MISREAD):
+            inputs = run.seen["inputs"][site.row]
+            heads = site.as_scored(site.project(inputs), inputs)
+            run.keep("q", site, heads.q)
+            run.keep("k", site, heads.k)
+            run.keep("v", site, heads.v)
 
 
 class Softmaxes(TorchFunctionMode):
     """Keeps the last softmax over pairs of positions that anything in the block computes.
 
-    Not every module returns its pattern. Some families round every pattern to float32, which a
-    model in float64 is not compared with: its softmax, and the scores that enter it, stay in
+    Not every module returns its pattern. Some families round scores or patterns to float32, which a
+    model in float64 is not compared with: here its softmax, and the scores that enter it, stay in
     float64.
     """
 
     last: Tensor | None = None
     entered: Tensor | None = None  # What went into it.
-    #: The last tensor that was rounded to float32, and what it was before.
-    _narrowed: tuple[Tensor | None, Tensor | None] = (None, None)
+    #: The last float64 tensor that was rounded to float32, and what it then was.
+    _before_rounding: Tensor | None = None
+    _rounded: Tensor | None = None
 
     def taken(self) -> Tensor | None:
         """Return the last softmax and forget it: it must not count for the next module too."""
@@ -130,21 +140,33 @@ class Softmaxes(TorchFunctionMode):
         return last
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the function; keep what a softmax returns."""
+        """Run a function of torch; keep what a softmax returns, and what is rounded before it."""
         name = getattr(func, "__name__", "")
         options = dict(kwargs or {})
-        if name == "softmax" and args and args[0] is self._narrowed[0]:
-            args = (self._narrowed[1], *args[1:])
-        wide = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
-        if wide and name == "softmax":
-            options.pop("dtype", None)
+        if name == "softmax":
+            return self._softmax(func, args, options)
         result = func(*args, **options)
-        if wide and name == "float":
-            self._narrowed = result, args[0]
-        if name == "softmax" and result.dim() == 4:
-            self.last = result
-            self.entered = args[0] if args else None
+        if name == "float" and _is_float64(args):
+            self._before_rounding = args[0]
+            self._rounded = result
         return result
+
+    def _softmax(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+        """Run a softmax, of a float64 model in float64, and keep it."""
+        if args and args[0] is self._rounded:
+            args = (self._before_rounding, *args[1:])
+        if _is_float64(args):
+            options.pop("dtype", None)
+        pattern: Tensor = func(*args, **options)
+        if pattern.dim() == 4:
+            self.last = pattern
+            self.entered = args[0] if args else None
+        return pattern
+
+
+def _is_float64(args: tuple[Any, ...]) -> bool:
+    """Whether the first argument of a call is a float64 tensor."""
+    return bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
 
 
 def run_ours(
@@ -171,13 +193,13 @@ def run_ours(
         for name in ("pattern", "q", "k", "v"):
             # A layer that has lost all its heads has nothing to show, and nothing can be missing.
             no_head = site.n_heads == 0
-            tensor = _of_no_head(site, name, probe) if no_head else _joined(site_chunks, name)
+            tensor = _empty(site, name, probe) if no_head else _joined(site_chunks, name)
             run.keep(name, site, tensor)
     return run
 
 
 class _Chunks(SiteObserver):
-    """Keeps what our attention shows. Defined here: a class in a function is freed late."""
+    """Keeps what our attention shows at some sites."""
 
     def __init__(self, rows: Container[int]) -> None:
         self._rows = rows
@@ -223,7 +245,7 @@ def _joined(chunks: Mapping[tuple[int, int], Activations], name: str) -> Tensor 
     return torch.cat(examples)
 
 
-def _of_no_head(site: AttentionSite, name: str, probe: Probe) -> Tensor:
+def _empty(site: AttentionSite, name: str, probe: Probe) -> Tensor:
     """Return the empty pattern, q, k or v of a layer without heads, (batch, 0, pos, ...)."""
     batch, n_q = probe.real_queries(site.stack).shape
     n_k = probe.real_keys(site.stack).shape[1]

@@ -11,6 +11,7 @@ every pass runs in full. A module that serves several layers (ALBERT) answers ea
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,9 +35,9 @@ RECORDED = 1 << 28
 
 @dataclass(frozen=True)
 class LayerCall:
-    """What one call of a layer returned, and the sites, as (stack, layer), that had run by then."""
+    """What one call of a layer returned, and which sites had run by then."""
 
-    seen: frozenset[tuple[str, int]]
+    seen: frozenset[tuple[str, int]]  # Sites as (stack, layer)
     output: Any
     chained: bool  # Whether the layer was given the very tensor that the call before returned
 
@@ -47,20 +48,23 @@ class Recorded:
 
     calls: list[LayerCall] = field(default_factory=list)  # In their order
 
-    def before(self, site: AttentionSite) -> int:
+    def calls_before(self, site: AttentionSite) -> int:
         """Count the layers that had returned before a site ran."""
-        return sum((site.stack, site.layer) not in call.seen for call in self.calls)
+        return len([call for call in self.calls if (site.stack, site.layer) not in call.seen])
 
     def only_before(self, site: AttentionSite) -> Recorded:
         """Return what a pass that differs from this site on needs: less memory, for many batches.
 
-        A layer whose state only the next layer reads may return that one's state.
+        A layer that is played back ignores what it is given. So where only the next layer reads a
+        state, any state may stand there, and the last one is held in place of all before it.
         """
-        calls = self.calls[: self.before(site)]
-        for i in reversed(range(len(calls) - 1)):
-            if calls[i + 1].chained:
-                state = first_tensor(calls[i + 1].output)
-                calls[i] = replace(calls[i], output=with_first(calls[i].output, state))
+        calls = self.calls[: self.calls_before(site)]
+        for index in reversed(range(len(calls) - 1)):
+            following = calls[index + 1]
+            if following.chained:
+                state = first_tensor(following.output)
+                output = with_first(calls[index].output, state)
+                calls[index] = replace(calls[index], output=output)
         return Recorded(calls)
 
 
@@ -99,20 +103,20 @@ class Replay:
         The sites in them count as called. The batch must be the recorded one, or so many copies of
         it, one after the other.
         """
-        before = recorded.calls[: recorded.before(self._sites[row])]
-        skipped = before[-1].seen if before else frozenset()
-        outputs = iter([_repeated(call.output, copies) for call in before])
+        before = recorded.calls[: recorded.calls_before(self._sites[row])]
+        if not before:
+            yield
+            return
+        outputs = deque([_repeated(call.output, copies) for call in before])
 
-        def recorded_or(forward: Callable[..., Any]) -> Callable[..., Any]:
-            def answer(*args: Any, **kwargs: Any) -> Any:
-                for output in outputs:
-                    return output
-                return forward(*args, **kwargs)
+        def with_outputs(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def played(*args: Any, **kwargs: Any) -> Any:
+                return outputs.popleft() if outputs else forward(*args, **kwargs)
 
-            return answer
+            return played
 
-        answers = {layer: recorded_or(layer.forward) for layer in self._layers if before}
-        with current_router().skipping(skipped), replaced_forwards(answers):
+        forwards = {layer: with_outputs(layer.forward) for layer in self._layers}
+        with current_router().skipping(before[-1].seen), replaced_forwards(forwards):
             yield
 
 
@@ -135,8 +139,8 @@ class Rerun:
         table = loaded.model.get_input_embeddings().weight
         token_rows = [batch.inputs[0] for batch in self.batches]
         token_rows += [batch.hidden_mask for batch in self.batches if batch.decoder_inputs]
-        states = sum(ids.numel() for ids in token_rows)
-        self._fits = states * table.shape[-1] * table.element_size() <= RECORDED
+        n_states = sum(ids.numel() for ids in token_rows)
+        self._fits = n_states * table.shape[-1] * table.element_size() <= RECORDED
 
     def start_at(self, row: int) -> None:
         """Continue with versions that equal the model before the site of this row."""
@@ -174,12 +178,20 @@ class Rerun:
         return run(*batch.inputs, **batch.decoder_inputs, select=self._select)[0]
 
 
-def _repeated(output: Any, copies: int, rows: int = 0) -> Any:
-    """Repeat the rows of every tensor that a layer returned, but not of T5's bias: all share it."""
+def _repeated(output: Any, copies: int) -> Any:
+    """Return what a layer would return for so many copies of its batch, one after the other.
+
+    Tensors with a row for each text are repeated; T5's bias has one row, which all texts share.
+    """
     if copies == 1:
         return output
-    rows = rows or len(first_tensor(output))
-    if isinstance(output, tuple):
-        return tuple(_repeated(value, copies, rows) for value in output)
-    has_rows = torch.is_tensor(output) and output.shape[:1] == (rows,)
-    return output.repeat(copies, *[1] * (output.dim() - 1)) if has_rows else output
+    n_texts = len(first_tensor(output))
+
+    def repeated(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(repeated, value))
+        if not torch.is_tensor(value) or value.shape[:1] != (n_texts,):
+            return value
+        return value.repeat(copies, *[1] * (value.dim() - 1))
+
+    return repeated(output)

@@ -1,4 +1,14 @@
-"""Install headscope's attention in a transformers model, and hand what it computes to observers."""
+"""Route every attention of a model through headscope's, and hand what it computes to observers::
+
+    router = Router(loaded.sites, observers)
+    with routed(loaded.model, router):
+        states = router.checked(loaded.forward, **inputs)  # or router.run, for observers alone
+
+In the block of :func:`routed` transformers calls :func:`_attention` in place of its own; modules
+that never ask transformers for an attention get another forward. Either way q, k and v reach
+:meth:`Router.attend`, which knows whose turn it is, runs our attention there, and shows every chunk
+of it to the observers.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +23,20 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
-from transformers.utils import logging as transformers_logging
 
 from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention, with_bias
 from headscope.core.activations import Activations
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import grouped, replaced_forwards
+from headscope.models.run.implementation import IMPLEMENTATION, use_implementation
 from headscope.models.run.products import fast_products
 
-IMPLEMENTATION = "headscope"
 #: What turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head), as
 #: :func:`~headscope.attention.stream_attention` does; anything may be put in its place.
 Mechanism = Callable[[AttentionSite, Tensor, Tensor, Tensor, Mask, float | None], Tensor]
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-_active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
-#: Keyword arguments that change the scores; an attention that passes one is not covered.
-_SCORE_CHANGING = ("softcap", "s_aux", "sinks", "cache")
 
 
 class SiteObserver(Protocol):
@@ -51,10 +57,10 @@ class LastSiteSeen(BaseException):
 class Router:
     """Counts and observes the calls that one model makes of our attention.
 
-    Calls are expected at ``sites``, in order of execution; at ``others``, sites of other stacks,
-    our attention runs too, unobserved. A ``mechanism`` runs in place of our attention; observers,
-    who otherwise see every chunk of every site, see nothing then. At most ``chunk_entries`` entries
-    of patterns exist at a time.
+    Calls are expected at ``sites``, in order of execution. At the ``unmeasured_sites`` of other
+    stacks our attention runs too, neither counted nor observed. A ``mechanism`` runs in place of
+    our attention; observers, who otherwise see every chunk of every site, see nothing then. At most
+    ``chunk_entries`` entries of patterns exist at a time.
     """
 
     def __init__(
@@ -62,48 +68,33 @@ class Router:
         sites: Sequence[AttentionSite],
         observers: Sequence[SiteObserver] = (),
         *,
-        others: Sequence[AttentionSite] = (),
+        unmeasured_sites: Sequence[AttentionSite] = (),
         mechanism: Mechanism | None = None,
         chunk_entries: int = CHUNK_ENTRIES,
     ) -> None:
-        self.observers = observers
-        self.others = others
-        self._chunk_entries = chunk_entries
-        self._mechanism = mechanism
-        self.calls: Counter[tuple[str, int]] = Counter()
-        self.masks_seen = 0
         self.sites = tuple(sites)
-        self._sites = grouped(sites, lambda site: site.module)
-        self._unseen = {site.module for site in others}
-        self._turns: Counter[nn.Module] = Counter()
-        self._stop_at: int | None = None
-        self._skipped: Collection[tuple[str, int]] = ()
+        self.unmeasured_sites = tuple(unmeasured_sites)
+        self.observers = observers
+        self._mechanism = mechanism
+        self._chunk_entries = chunk_entries
+        # A module may serve several sites, one after the other (ALBERT).
+        self._sites_of_module = grouped(sites, lambda site: site.module)
+        self._unmeasured_modules = {site.module for site in unmeasured_sites}
+        # Of the pass that runs, or that ran last:
+        self.calls: Counter[tuple[str, int]] = Counter()  # By (stack, layer)
+        self.masks_seen = 0  # Calls that came with a mask
+        self._calls_of_module: Counter[nn.Module] = Counter()
+        # Of the passes to come:
+        self._stop_after: int | None = None  # The number of calls after which a pass ends
+        self._skipped_sites: Collection[tuple[str, int]] = ()
 
-    def begin(self) -> None:
-        """Forget the calls of the pass before; every forward pass starts with this."""
-        self.calls.clear()
-        self._turns.clear()
-        self.masks_seen = 0
-        self.skip(self._skipped)
-
-    def skip(self, sites: Collection[tuple[str, int]]) -> None:
-        """Count some sites, as (stack, layer), as called: their layers are not run again."""
-        for site in self.sites:
-            if (site.stack, site.layer) in sites:
-                self.calls[site.stack, site.layer] += 1
-                self._turns[site.module] += 1
-
-    @contextmanager
-    def skipping(self, sites: Collection[tuple[str, int]]) -> Iterator[None]:
-        """Skip some sites in every pass of the block."""
-        self._skipped = sites
-        try:
-            yield
-        finally:
-            self._skipped = ()
+    # --- one pass -------------------------------------------------------------------------------
 
     def checked(
-        self, forward: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
+        self,
+        forward: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **options: Arguments.kwargs,
     ) -> Result:
         """Run one whole forward pass, check that it called every site once, return its result."""
         self.begin()
@@ -118,22 +109,48 @@ class Router:
         eighth of all multiplications in a BERT of six layers) cannot change a measurement.
         """
         self.begin()
-        self._stop_at = len(self.sites)
+        self._stop_after = len(self.sites)
         try:
             with suppress(LastSiteSeen):
                 forward()
         finally:
-            self._stop_at = None
+            self._stop_after = None
         self.check_calls()
+
+    def begin(self) -> None:
+        """Forget the calls of the pass before; every forward pass starts with this."""
+        self.calls.clear()
+        self._calls_of_module.clear()
+        self.masks_seen = 0
+        self.skip(self._skipped_sites)
+
+    def skip(self, sites: Collection[tuple[str, int]]) -> None:
+        """Count some sites, as (stack, layer), as called: their layers are not run again."""
+        for site in self.sites:
+            if (site.stack, site.layer) in sites:
+                self.calls[site.stack, site.layer] += 1
+                self._calls_of_module[site.module] += 1
+
+    @contextmanager
+    def skipping(self, sites: Collection[tuple[str, int]]) -> Iterator[None]:
+        """Skip some sites in every pass of the block."""
+        self._skipped_sites = sites
+        try:
+            yield
+        finally:
+            self._skipped_sites = ()
 
     def check_calls(self) -> None:
         """Raise unless the pass called our attention exactly once per site."""
         for site in self.sites:
-            if (calls := self.calls[site.stack, site.layer]) != 1:
+            calls = self.calls[site.stack, site.layer]
+            if calls != 1:
                 raise ValidationFailedError(
                     f"Our attention ran {calls} times instead of once in {site.stack} layer "
                     f"{site.layer}; the model bypasses it, so nothing can be measured."
                 )
+
+    # --- one call -------------------------------------------------------------------------------
 
     def attend(
         self,
@@ -156,23 +173,35 @@ class Router:
             group = q.shape[1] // k.shape[1]
             k = k.repeat_interleave(group, dim=1)
             v = v.repeat_interleave(group, dim=1)
-        if module in self._unseen:
+        if module in self._unmeasured_modules:
             return stream_attention(q, k, v, mask=mask, scale=scale)
         site = self._next_site(module)
         self.calls[site.stack, site.layer] += 1
         self.masks_seen += masked
-        run = self._mechanism or self._stream
-        z = run(site, q, k, v, mask, scale)
-        if self.calls.total() == self._stop_at:
+        mechanism = self._mechanism or self._observed_attention
+        z = mechanism(site, q, k, v, mask, scale)
+        if self.calls.total() == self._stop_after:
             raise LastSiteSeen
         return z
 
-    def _stream(
+    def _next_site(self, module: nn.Module) -> AttentionSite:
+        """Return the site as which a module is called now, and count the call."""
+        sites = self._sites_of_module.get(module)
+        if sites is None:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} calls a custom attention, but headscope does not know "
+                "where it keeps its weights."
+            )
+        earlier_calls = self._calls_of_module[module]
+        self._calls_of_module[module] += 1
+        return sites[min(earlier_calls, len(sites) - 1)]
+
+    def _observed_attention(
         self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
-        """Run our attention and show its patterns to the observers."""
+        """Run our attention and show it to the observers, chunk by chunk."""
 
-        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+        def show(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             chunk = Activations(
                 stack=site.stack,
                 layer=site.layer,
@@ -189,30 +218,25 @@ class Router:
             for observer in self.observers:
                 observer.observe(chunk)
 
-        show = visit if self.observers else None
         z = stream_attention(
             q,
             k,
             v,
             mask=mask,
             scale=scale,
-            visit=show,
+            visit=show if self.observers else None,
             chunk_entries=self._chunk_entries,
         )
         for observer in self.observers:
             observer.finish(site.stack, site.layer)
         return z
 
-    def _next_site(self, module: nn.Module) -> AttentionSite:
-        sites = self._sites.get(module)
-        if sites is None:
-            raise UnsupportedModelError(
-                f"{type(module).__name__} calls a custom attention, but headscope does not know "
-                "where it keeps its weights."
-            )
-        earlier_calls = self._turns[module]
-        self._turns[module] += 1
-        return sites[min(earlier_calls, len(sites) - 1)]
+
+# --- what transformers calls ----------------------------------------------------------------------
+
+_active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
+#: Keyword arguments that change the scores; an attention that passes one is not covered.
+_SCORE_CHANGING = ("softcap", "s_aux", "sinks", "cache")
 
 
 def current_router() -> Router:
@@ -265,55 +289,7 @@ AttentionInterface.register(IMPLEMENTATION, _attention)
 AttentionMaskInterface.register(IMPLEMENTATION, _mask)
 
 
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' own log lines and progress bars off the user's terminal."""
-    verbosity = transformers_logging.get_verbosity()
-    if verbosity == transformers_logging.CRITICAL:  # setting it again would go through every logger
-        yield
-        return
-    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
-    had_bar = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if had_bar:
-            transformers_logging.enable_progress_bar()
-
-
-def own_implementation(model: Any) -> str:
-    """Name the attention that transformers runs by default: ``sdpa`` where the family has it."""
-    return "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
-
-
-@contextmanager
-def use_implementation(model: Any, name: str) -> Iterator[None]:
-    """Run ``model`` with another attention implementation, then put the old one back."""
-    before = model.config._attn_implementation
-    if before == name == IMPLEMENTATION:  # already routed; setting it again is slow
-        yield
-        return
-    with quiet_transformers():
-        model.set_attn_implementation(name)
-    try:
-        yield
-    finally:
-        with quiet_transformers():
-            model.set_attn_implementation(before)
-
-
-@contextmanager
-def prepared(model: Any) -> Iterator[None]:
-    """Prepare a model once for many short blocks of :func:`routed`, which else do so each time."""
-    with use_implementation(model, IMPLEMENTATION), fast_products(model):
-        yield
-
-
-def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> Any:
-    """Run a module whose forward was exchanged."""
-    return site.layout.run(site, partial(router.attend, site.module), args, kwargs)
+# --- the block in which a model runs through ours -------------------------------------------------
 
 
 @contextmanager
@@ -321,8 +297,8 @@ def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[R
     """Route every attention of ``model`` through ours while the block runs."""
     # Modules that never ask for a custom attention get another forward.
     forwards = {
-        site.module: partial(_forward, router, site)
-        for site in (*router.sites, *router.others)
+        site.module: partial(_exchanged_forward, router, site)
+        for site in (*router.sites, *router.unmeasured_sites)
         if site.layout.bypasses
     }
     token = _active.set(router)
@@ -336,3 +312,15 @@ def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[R
             yield router
     finally:
         _active.reset(token)
+
+
+def _exchanged_forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> Any:
+    """Do what the module of a site does, with our attention in it."""
+    return site.layout.run(site, partial(router.attend, site.module), args, kwargs)
+
+
+@contextmanager
+def prepared(model: Any) -> Iterator[None]:
+    """Prepare a model once for many short blocks of :func:`routed`, which else do so each time."""
+    with use_implementation(model, IMPLEMENTATION), fast_products(model):
+        yield

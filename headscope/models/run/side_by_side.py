@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 #: Prepares one thread: a context manager that readies the copy of the model and yields a function
 #: that runs an item.
 Start = Callable[[LoadedModel], AbstractContextManager[Callable[[Item], Result]]]
+#: Where the result of an item goes, and the item.
 _Work = tuple["Future[Result]", Item]
 
 #: Batches at a time, at most: more of them wait for Python. On more cores, several share one batch.
@@ -61,7 +62,7 @@ def side_by_side(
         return
     queue = SimpleQueue["_Work[Result, Item] | None"]()
     workers = [
-        Thread(target=copy_context().run, args=(_work, model, start, queue), daemon=True)
+        Thread(target=copy_context().run, args=(_run_items, model, start, queue), daemon=True)
         for model in copies
     ]
     torch.set_num_threads(threads // count)
@@ -114,18 +115,18 @@ def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
         return None
 
 
-def _work(
+def _run_items(
     loaded: LoadedModel,
     start: Start[Item, Result],
     queue: SimpleQueue[_Work[Result, Item] | None],
 ) -> None:
-    """Run items from the queue until it holds None."""
+    """Run items from the queue on one thread, until it holds None."""
     torch.get_num_threads()  # torch sets a thread's share of the cores when it first asks
 
     with ExitStack() as stack:
         try:
             run = stack.enter_context(start(loaded))
-        except BaseException as error:
+        except BaseException as error:  # of the preparation: raised for every item
             failed = error
 
             def run(item: Item) -> Result:

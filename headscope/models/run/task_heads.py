@@ -1,4 +1,4 @@
-"""Task heads: which one a checkpoint has, loading it with its base model, running both."""
+"""Task heads: which one a model has, by its name and by its weights, and how it is run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import transformers
 from torch import Tensor, nn
 
 from headscope.core.errors import InputError
+
+# --- by name --------------------------------------------------------------------------------------
 
 #: The task heads that headscope knows, by the ending of their transformers class.
 TASK_HEADS = {
@@ -25,27 +27,6 @@ _NAMES = {"mlm": "masked-language-model", "seq2seq": "sequence-to-sequence"}
 _OTHER_NAMES = {"MTModel": "seq2seq", "WithLMHeadModel": "mlm"}
 #: The auto class that builds a model with the head, where it is called otherwise.
 _AUTO = {"seq2seq": "AutoModelForSeq2SeqLM"}
-
-#: Picks what the task head gets from the last hidden state (batch, pos, d_model).
-Select = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Joined:
-    """A selection that puts another model's states behind the picked ones: the head runs once."""
-
-    pick: Select
-    other_states: Tensor  # (picked, d_model), of the other model
-    #: The head's output for these, for a graph that has already run its head.
-    other_logits: Callable[[], Tensor]
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Join states: (1, picked of both models, d_model)."""
-        return torch.cat([self.pick(hidden), self.other_states.to(hidden.dtype)])[None]
-
-    def of_logits(self, logits: Tensor) -> Tensor:
-        """Join logits: (1, picked of both models, classes)."""
-        return torch.cat([self.pick(logits), self.other_logits().to(logits)])[None]
 
 
 def task_head_of(architecture: object) -> str | None:
@@ -67,6 +48,9 @@ def class_for(task_head: str | None, architecture: str | None = None) -> Any:
     return getattr(transformers, _AUTO.get(task_head, f"AutoModel{TASK_HEADS[task_head]}"))
 
 
+# --- by what the weights hold ---------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class HeadWeights:
     """What a checkpoint's weights hold of the task head that its config.json names."""
@@ -78,10 +62,11 @@ class HeadWeights:
     unread: tuple[str, ...] = ()  # Weights that the network has no use for
 
     def __str__(self) -> str:
-        """Name what is missing."""
-        first = ", ".join(self.lacking[:2])
+        """Name what is missing, two of several: ``a``, ``a and b`` or ``a, b and 3 more``."""
         more = len(self.lacking) - 2
-        return f"{first} and {more} more" if more > 0 else first.replace(", ", " and ")
+        if more > 0:
+            return f"{self.lacking[0]}, {self.lacking[1]} and {more} more"
+        return " and ".join(self.lacking)
 
     def broken_promise(self, task_head: str) -> str | None:
         """Say that config.json names this head and that its weights are not there, if so."""
@@ -112,15 +97,39 @@ def missing_task_head(
     )
 
 
+# --- running a model with its task head -----------------------------------------------------------
+
+#: Picks what the task head gets from the last hidden state (batch, pos, d_model).
+Select = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A selection that puts another model's states behind the picked ones: the head runs once."""
+
+    pick: Select
+    other_states: Tensor  # (picked, d_model), of the other model
+    #: The head's output for these: an exported graph, whose head has run when its states are read,
+    #: has its logits joined instead.
+    other_logits: Callable[[], Tensor]
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Join states: (1, picked of both models, d_model)."""
+        return torch.cat([self.pick(hidden), self.other_states.to(hidden.dtype)])[None]
+
+    def of_logits(self, logits: Tensor) -> Tensor:
+        """Join logits: (1, picked of both models, classes)."""
+        return torch.cat([self.pick(logits), self.other_logits().to(logits)])[None]
+
+
 def run_with_task_head(
     network: Any, base: Any, inputs: dict[str, Tensor], select: Select | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Run ``base``, and ``network`` around it where that has a task head.
 
+    Returns the last hidden state (batch, pos, d_model), and the logits (None without a head).
     ``select`` may leave the task head the masked positions only: the output embedding of a language
     model costs as much as the whole encoder.
-
-    Returns (batch, pos, d_model).
     """
     last = _last_module(base)
     if network is base and last is base:

@@ -19,17 +19,17 @@ from transformers.pytorch_utils import Conv1D
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.hooks import first_tensor, hooked
-from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.site_hooks import watch_inputs
 
 _CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order differ by far less
 
 
 class ModuleTurn(NamedTuple):
-    """A call of a module in every pass: its ``number``-th, as ALBERT runs one several times."""
+    """A module in one of its calls of a pass: ALBERT, for example, runs one in every layer."""
 
     module: nn.Module
-    number: int
+    number: int  # Of the call, from 0
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -81,12 +81,12 @@ class Seen:
         return calls
 
     def call_in(self, module_turn: ModuleTurn) -> Call:
-        """Return the call of a module in its turn."""
+        """Return what a module took and returned in its turn."""
         return self.by_module[module_turn.module][module_turn.number]
 
     @cached_property
     def writes(self) -> dict[int, Call]:
-        """The call of each site's W_O, by its row."""
+        """The call of each site's W_O, by its row: in ALBERT that of the module's turn."""
         writes: dict[int, Call] = {}
         turns = defaultdict[nn.Module, int](int)
         for site in self.sites:
@@ -109,19 +109,22 @@ class Seen:
 
 
 def watch(loaded: LoadedModel) -> Seen:
-    """Run three tokens, and keep every module's calls."""
+    """Run three tokens, and keep every module's calls.
+
+    Beginnings and ends of calls are counted, so that it is known which call was made in which.
+    """
     calls: list[Call] = []
     starts: list[int] = []  # Of the calls that have not ended yet
     inputs: dict[int, AttentionInput] = {}
     events = 0
     turns = defaultdict[nn.Module, int](int)
 
-    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+    def begin(module: nn.Module, args: Any, kwargs: Any) -> None:
         nonlocal events
         starts.append(events)
         events += 1
 
-    def after(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def end(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         nonlocal events
         start = starts.pop()
         if (y := first_tensor(output)) is not None:
@@ -131,8 +134,8 @@ def watch(loaded: LoadedModel) -> Seen:
         events += 1
 
     modules = [module for module in loaded.model.modules() if module is not loaded.model]
-    hooks = [m.register_forward_pre_hook(before, with_kwargs=True) for m in modules]
-    hooks += [m.register_forward_hook(after, with_kwargs=True) for m in modules]
+    hooks = [m.register_forward_pre_hook(begin, with_kwargs=True) for m in modules]
+    hooks += [m.register_forward_hook(end, with_kwargs=True) for m in modules]
     reading = watch_inputs(loaded.sites, lambda site, read: inputs.update({site.row: read}))
     with hooked(hooks), reading:
         last = loaded.run_tiny(_three_tokens(loaded))
@@ -144,7 +147,9 @@ def _three_tokens(loaded: LoadedModel) -> list[int]:
     """Return ids of tokens whose embedding is not zero: else every sum would equal its terms."""
     table = loaded.model.get_input_embeddings().weight.detach()
     used = table.any(1).nonzero()[:, 0].tolist()
-    return [used[-1], used[len(used) // 3], used[len(used) // 2]] if used else [0, 0, 0]
+    if not used:
+        return [0, 0, 0]
+    return [used[-1], used[len(used) // 3], used[len(used) // 2]]
 
 
 #: The first tensors that some calls took and returned.

@@ -12,18 +12,14 @@ from torch import nn
 
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
-from headscope.core.memory import give_back
+from headscope.core.memory import release_memory
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.fingerprints import FileWeights, fingerprint
+from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import shared_layers
-from headscope.models.run.loaded import (
-    LoadedModel,
-    as_before,
-    copied_network,
-    wrap,
-)
-from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import as_before, copied_network, wrap
 from headscope.models.surgery.cutting import cut_modules
 from headscope.models.surgery.layers import (
     drop_layers,
@@ -110,7 +106,7 @@ def _row_of(loaded: LoadedModel, address: Sequence[int | str]) -> Head:
 
 def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
     """Cut a full network of the same architecture down, in place, to the parts of ``loaded``."""
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     remaining = {site.name: site.head_ids for site in all_stacks.sites}
     if removed_layers(all_stacks):
         drop_layers(network, kept_layers(all_stacks))
@@ -170,7 +166,7 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
         stored_dtype=loaded.stored_dtype,
         pooling=loaded.pooling,
     )
-    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
+    return copied if loaded.view_of is None else copied.only(loaded.stacks[0])
 
 
 def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> LoadedModel:
@@ -179,13 +175,13 @@ def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> Loa
     What ``loaded`` has lost, the twin lacks too. The global random state is left as it was. With
     ``instead`` the weights of ``loaded`` are freed first, so that only one model is in memory.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     parameter = next(all_stacks.model.parameters())
     device = parameter.device
     dtype = parameter.dtype
     if instead:
         all_stacks.network.to("meta")
-        give_back()
+        release_memory()
     # On the CPU, so that the twin is the same whatever device the model is on.
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)
@@ -197,4 +193,4 @@ def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> Loa
     cut_like(network, all_stacks)  # where parts have been removed
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
     twin = dataclasses.replace(twin, revision=loaded.revision, pooling=loaded.pooling)
-    return twin if loaded.whole is None else twin.only(loaded.stacks[0])
+    return twin if loaded.view_of is None else twin.only(loaded.stacks[0])

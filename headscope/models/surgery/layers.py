@@ -24,9 +24,10 @@ from headscope.core.heads import layer_name
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import LAYER
 from headscope.models.run.hooks import replaced_forwards, with_first
-from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
+from headscope.models.run.implementation import quiet_transformers
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import agree, outputs
-from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.wrapping import as_before, copied_network, wrap
 from headscope.models.surgery.layer_stacks import BEFORE, Layer, Stack, layer_of, stacks_of
 
 #: Attribute of a base model that has lost layers: its settings before.
@@ -73,7 +74,7 @@ def remove_layers(
     UnsupportedModelError
         If the model shares layers, computes something else without them, or cannot generate.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     stacks = _checked(all_stacks)
     removed = _numbers_to_remove(all_stacks, stacks, list(layers))
     network = copied_network(loaded, share=share)
@@ -169,7 +170,7 @@ def numbered_layers(sites: Sequence[AttentionSite]) -> str:
 
 def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
     """List the layers that a model has lost, as :func:`remove_layers` names them."""
-    base = (loaded.whole or loaded).model
+    base = loaded.with_all_stacks.model
     if not (before := layers_before(loaded)):
         return ()
     remaining = set(kept_layers(loaded))
@@ -179,13 +180,13 @@ def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
 
 def kept_layers(loaded: LoadedModel) -> list[int]:
     """List the original numbers of the remaining layers, counted across both stacks."""
-    stacks = stacks_of((loaded.whole or loaded).model)
+    stacks = stacks_of(loaded.with_all_stacks.model)
     return list(chain.from_iterable(stack.numbers for stack in stacks))
 
 
 def layers_before(loaded: LoadedModel) -> int:
     """Return how many layers a model had before any was removed; 0 where none was."""
-    return sum(vars((loaded.whole or loaded).model).get(BEFORE, {}).values())
+    return sum(vars(loaded.with_all_stacks.model).get(BEFORE, {}).values())
 
 
 def count_layers(base: nn.Module) -> int:

@@ -24,7 +24,8 @@ from headscope.models.anatomy.feed_forward import (
     feed_forwards,
     lost_neurons,
 )
-from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrapping import as_before, copied_network, wrap
 from headscope.models.surgery.cutting import remove_rows, replace_stored
 
 
@@ -106,7 +107,7 @@ def remove_neurons(
     UnsupportedModelError
         If a layer's network cannot be taken apart.
     """
-    all_stacks = loaded.whole or loaded
+    all_stacks = loaded.with_all_stacks
     items = {item.name: item for item in feed_forwards(all_stacks)}
     for name, numbers in neurons.items():
         if name not in items:
@@ -145,7 +146,7 @@ def _same_of_copy(item: FeedForward, original: nn.Module, copied: nn.Module) -> 
 
 def removed_neurons(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
     """List the neurons that a model has lost, by the name of their feed-forward network."""
-    base = (loaded.whole or loaded).model
+    base = loaded.with_all_stacks.model
     lost = {}
     for name, item in lost_neurons(base).items():
         present = set(item.neuron_ids)

@@ -20,7 +20,7 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
 from headscope.core.processes import current, share
-from headscope.core.progress import Progress, part_of, silent
+from headscope.core.progress import Progress, progress_of_part, silent
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples, without_shared
 from headscope.models.run.intervene import gated
@@ -126,7 +126,11 @@ def _on_two_halves(
     first_half, other_half = halves(sample, examples)
     if classified.corpus.sha256 == sample.sha256:
         classified = classify(
-            loaded, first_half, validate=False, seed=seed, progress=part_of("half", progress)
+            loaded,
+            first_half,
+            validate=False,
+            seed=seed,
+            progress=progress_of_part("half", progress),
         )
     return classified, other_half
 

@@ -11,7 +11,7 @@ from typing import Any
 from headscope import prune
 from headscope.commands import COMMANDS
 from headscope.core.errors import InputError, UnsupportedModelError
-from headscope.core.progress import Progress, part_of
+from headscope.core.progress import Progress, progress_of_part
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.corpus import as_corpus, as_plain
 from headscope.data.examples import Examples
@@ -81,7 +81,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         left_out |= measured.left_out
         if "transfer" in names:
             tuning = shared
-        tell = part_of("insights", tell)
+        tell = progress_of_part("insights", tell)
     if pairs is not None and sections.prune is None:
         pruned = _prune_each_stack(loaded, pairs, options, tell)
         sections = dataclasses.replace(sections, prune=pruned)

@@ -27,7 +27,7 @@ from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.token_rows import Ends, encode_pairs
 from headscope.models.anatomy.readout import Readout, task_head
 from headscope.models.anatomy.residual import find_stream, record
-from headscope.models.run.loaded import wrap
+from headscope.models.run.wrapping import wrap
 
 SOURCE = "the cat sat on the mat"
 TARGET = "a big dog ran"

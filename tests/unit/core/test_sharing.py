@@ -20,12 +20,12 @@ from headscope.core.process_group import Group
 from headscope.core.processes import Processes, shared_by
 from headscope.data.batches import buckets
 from headscope.session import texts
-from headscope.session.texts import own_batches
+from headscope.session.texts import process_batches
 
 
 @pytest.fixture(autouse=True)
 def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_group, "_LOOK", 0.05)
+    monkeypatch.setattr(process_group, "_PULSE_CHECK", 0.05)
 
 
 @contextmanager
@@ -49,8 +49,8 @@ def test_processes_that_have_come_apart_or_failed_end():
         second.fail("no more memory")
         with pytest.raises(LostProcessError, match=r"Process 2 of 2, on .*: no more memory"):
             first.meet("a")
-        assert first.speak()
-        assert not second.speak()
+        assert first.claim_report()
+        assert not second.claim_report()
 
 
 def test_a_slow_process_is_waited_for_and_a_silent_one_is_not():
@@ -107,7 +107,7 @@ def test_processes_share_the_batches_of_one(n, monkeypatch):
                 return (None if row[0] in skipped else row for row in rows)
 
             with shared_by(Process(rank, k)):
-                own_share = list(own_batches(read(tokens), n, encode))
+                own_share = list(process_batches(read(tokens), n, encode))
             assert checked in ([], [0]), "only the first window of all is the first"
             assert own_share == [batch for batch in own_share if batch[1] in one], (
                 "in the order of one process"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headscope.core import widest
-from headscope.core.progress import Steps, part_of
+from headscope.core.progress import Steps, progress_of_part
 from headscope.core.safe_text import markdown, visible
 
 
@@ -69,7 +69,7 @@ def test_what_a_part_tells_counts_as_that_part_unless_it_has_a_name():
     steps = Steps(["model, choosing", "model, measuring", "prune"])
     steps.tell("model, measuring", 1, 2)
     assert steps.sentence() == "step 2 of 3: measuring the model: measuring, 50%"
-    part_of("prune", steps.tell)("the measured model, task", 3, 4)
+    progress_of_part("prune", steps.tell)("the measured model, task", 3, 4)
     assert steps.sentence() == "step 3 of 3: prune: the measured model, task, 75%"
 
 

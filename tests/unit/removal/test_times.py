@@ -13,11 +13,11 @@ from headscope.removal import times as module
 from headscope.removal.times import (
     ENOUGH,
     FEWEST,
-    in_turns,
     length_batches,
     median_interval,
-    spread_batches,
+    timed_in_turns,
     times,
+    typical_batches,
 )
 from headscope.stats.estimate import Estimate
 
@@ -25,7 +25,7 @@ from headscope.stats.estimate import Estimate
 def test_models_take_turns_in_both_orders():
     said: list[str] = []
     runs = [[lambda name=f"{m}{b}": said.append(name) for b in "12"] for m in "ab"]
-    spent = in_turns(runs, fewest=2, most=9, seconds=0.0)
+    spent = timed_in_turns(runs, fewest=2, most=9, seconds=0.0)
     assert spent.shape == (2, 2, 2)
     # Each once to warm up; then in turns, each turn begun with a pass that does not count.
     assert " ".join(said) == "a1 a2 b1 b2 b1 b1 b2 a1 a1 a2 a1 a1 a2 b1 b1 b2"
@@ -33,9 +33,9 @@ def test_models_take_turns_in_both_orders():
 
 def test_batches_have_the_lengths_of_the_examples():
     rows = [[0] * n for n in np.random.default_rng(0).permutation(np.repeat([3, 9, 40], 20))]
-    places = spread_batches(rows, 10)
+    places = typical_batches(rows, 10)
     assert [sorted({len(rows[i]) for i in batch}) for batch in places] == [[3], [9], [40]]
-    assert spread_batches(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
+    assert typical_batches(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
 
 
 def test_texts_of_one_length_share_other_batches_in_another_order():
@@ -62,11 +62,11 @@ class Clock:
         self._rng = np.random.default_rng(0)
 
         def by_this_clock(runs: Any, **options: Any) -> Any:
-            return in_turns(runs, **options, clock=lambda: self.now)
+            return timed_in_turns(runs, **options, clock=lambda: self.now)
 
         monkeypatch.setattr(module, "_SECONDS", 15.0)
-        monkeypatch.setattr(module, "_pass", self.run)
-        monkeypatch.setattr(module, "in_turns", by_this_clock)
+        monkeypatch.setattr(module, "_run_batch", self.run)
+        monkeypatch.setattr(module, "timed_in_turns", by_this_clock)
         monkeypatch.setattr(
             module, "padded", lambda rows, pad_id, device: SimpleNamespace(ids=list(rows))
         )

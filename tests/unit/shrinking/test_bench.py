@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headscope.artefacts.onnx_graph import RuntimeFile
-from headscope.removal.times import length_batches, spread_batches
+from headscope.removal.times import length_batches, typical_batches
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.text import read_all
 
@@ -64,4 +64,4 @@ def test_what_depends_on_the_batch_is_measured_in_several_orders(bert, bench):
     assert effect.values[0] == first.value.value
     rows = bench.task.rows
     batches = length_batches(rows, 8)
-    assert all(timed in batches for timed in spread_batches(rows, 8))
+    assert all(timed in batches for timed in typical_batches(rows, 8))

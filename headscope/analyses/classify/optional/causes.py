@@ -2,6 +2,9 @@
 
 Heads are removed in three ways: their output is zero, or its mean over other text, or as much is
 taken away in random directions. Gradients at the whole model estimate the first two.
+
+:func:`with_causes` is the whole measurement; whether roles explain the losses is tested in
+``role_tests.py``.
 """
 
 from __future__ import annotations
@@ -99,26 +102,26 @@ def with_causes(
     mean_estimates = _estimate(view, calibration, units, means, seed).tolist()
     full = task.outputs(view)
     losses = _remove_each(view, task, units, means, full, seed, progress)
-    by_unit = [
-        HeadCause(**loss, zero_estimate=zero_estimate, mean_estimate=mean_estimate)
-        for loss, zero_estimate, mean_estimate in zip(
-            losses, zero_estimates, mean_estimates, strict=True
-        )
-    ]
+    unit_causes = []
+    for loss, zero, mean in zip(losses, zero_estimates, mean_estimates, strict=True):
+        unit_causes.append(HeadCause(**loss, zero_estimate=zero, mean_estimate=mean))
 
     # Compare the losses of heads with a role and of heads without.
     place_of = places(view)
     removed = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
     removed_places = [place_of[head.stack, head.layer, head.head] for head in removed]
-    by_head = [by_unit[units.unit(row_and_index)] for row_and_index in removed_places]
+    head_causes = [unit_causes[units.unit(place)] for place in removed_places]
     tests: tuple[CauseTest, ...] = ()
     if not units.shared:
-        layers = np.array([row for row, _ in removed_places])
         tests = role_tests(
-            _losses(by_head), _has_role(result, removed), layers, size=abs(task.value(full)), seed=0
+            _losses(head_causes),
+            _has_role(result, removed),
+            layers=np.array([row for row, _ in removed_places]),
+            size=abs(task.value(full)),
+            seed=0,
         )
 
-    # Result.
+    # Add it all to the result.
     causes = Causes(
         task=source.task,
         metric=task.metric,
@@ -128,12 +131,12 @@ def with_causes(
         value=task.value(full),
         estimate="first-order" if calibration.has_labels else "squared",
         tests=tests,
-        fits=tuple(_fits(by_unit, seed)) if len(by_unit) > 1 else (),
+        fits=tuple(_fits(unit_causes, seed)) if len(unit_causes) > 1 else (),
         seed=seed,
         notes=tuple(_notes(task, full, units)),
         rotations=ROTATIONS,
     )
-    cause_of = {head.name: cause for head, cause in zip(removed, by_head, strict=True)}
+    cause_of = {head.name: cause for head, cause in zip(removed, head_causes, strict=True)}
     heads = tuple(replace(head, cause=cause_of.get(head.name)) for head in result.heads)
     warnings = [*result.provenance["warnings"], *task.data.notes, *task.doubts(full)]
     origin = {**result.provenance, "warnings": list(dict.fromkeys(warnings))}
@@ -172,17 +175,23 @@ def _remove_each(
     seed: int,
     progress: Progress,
 ) -> Iterator[dict[str, JointEstimate]]:
-    """Remove each unit in each way, and yield its losses relative to the full model."""
+    """Remove each unit in each way, and yield its losses: fields of :class:`HeadCause`.
+
+    ``full`` are the outputs of the full model.
+    """
     generator = torch.Generator().manual_seed(seed)
     versions = HeadByHead(task, loaded)
 
     def loss(*pairs: tuple[Outputs, Outputs]) -> JointEstimate:
         return _mean_loss(pairs, task, seed=seed, n_units=len(units.members))
 
-    rows = units.layers.tolist()
-    for row in sorted(set(rows)):
-        versions.start_at(row)
-        for unit in [unit for unit, row_of_unit in enumerate(rows) if row_of_unit == row]:
+    layers = units.layers.tolist()
+    units_by_layer: dict[int, list[int]] = {}
+    for unit, layer in enumerate(layers):
+        units_by_layer.setdefault(layer, []).append(unit)
+    for layer in sorted(units_by_layer):
+        versions.start_at(layer)
+        for unit in units_by_layer[layer]:
             gates = units.expand(units.gates([unit]))
             zero = versions.outputs(gates=gates, means=None)
             mean = versions.outputs(gates=gates, means=means)
@@ -190,8 +199,8 @@ def _remove_each(
             site, head = units.members[unit][0]
             with_noise = []
             for _ in range(ROTATIONS):
-                other = less_random_write(loaded.sites[site], head, generator)
-                with replaced_outputs(loaded, {site: other}):
+                noisy_map = less_random_write(loaded.sites[site], head, generator)
+                with replaced_outputs(loaded, {site: noisy_map}):
                     with_noise.append(versions.outputs())
             yield {
                 "zero": loss((full, zero)),
@@ -199,29 +208,32 @@ def _remove_each(
                 "noise": loss(*((full, noise) for noise in with_noise)),
                 "beyond_noise": loss(*((noise, zero) for noise in with_noise)),
             }
-            progress("removing heads", unit + 1, len(rows))
+            progress("removing heads", unit + 1, len(layers))
 
 
 def _mean_loss(
     pairs: Sequence[tuple[Outputs, Outputs]], task: Task, *, seed: int, n_units: int
 ) -> JointEstimate:
-    """Measure the mean loss over pairs of a baseline and what is compared with it."""
+    """Return the mean loss over pairs of outputs: a baseline's, and those compared with it.
+
+    ``n_units`` losses are measured in all, so that intervals can hold for them jointly.
+    """
     losses = []
-    downs = []
-    ups = []
+    below_loss = []  # From the lower end of the interval to the loss
+    above_loss = []  # From the loss to the upper end
     for baseline, changed in pairs:
         change = paired_change(task.table[task.metric], baseline, changed, seed=seed)
         below = change.difference - change.low
         above = change.high - change.difference
         if task.higher_is_better:
             losses.append(0.0 - change.difference)  # no minus zero where nothing changed
-            downs.append(above)
-            ups.append(below)
+            below_loss.append(above)
+            above_loss.append(below)
         else:
             losses.append(change.difference)
-            downs.append(below)
-            ups.append(above)
-    return joint_mean(losses, downs, ups, n_means=n_units, n=task.n_examples)
+            below_loss.append(below)
+            above_loss.append(above)
+    return joint_mean(losses, below_loss, above_loss, n_means=n_units, n=task.n_examples)
 
 
 def _estimate(
@@ -243,6 +255,7 @@ def _estimate(
 
 
 def _losses(causes: Sequence[HeadCause]) -> dict[str, Array]:
+    """Return the losses of heads or units by removal."""
     names = ("zero", "mean", "noise")
     return {name: np.array([float(getattr(cause, name)) for cause in causes]) for name in names}
 

@@ -10,6 +10,9 @@ a relation point elsewhere. Both rows are of one other sentence of the same leng
 query's position has the equal answer, and that of a neighbouring position points one token
 further.
 
+:func:`syntactic_pairs` and :func:`positional_pairs` make them; the functions between find the
+stretches that can be replaced, from the tree of a sentence.
+
 References
 ----------
 Vig et al. 2020, arXiv:2004.12265 (changed words as interventions); Zhang & Nanda 2024,
@@ -37,12 +40,12 @@ class MinimalPair:
     """A sentence and the two whose patterns are put into it; all have as many tokens."""
 
     sentence: Sequence[int]  # Token ids, special tokens included
-    elsewhere: Sequence[int]  # Where the relation points elsewhere
-    same: Sequence[int]  # Where it points to the same place
-    rows: Positions  # Of the query's pieces, in ``sentence`` and in ``same``
-    rows_elsewhere: Positions  # The rows of ``elsewhere`` that replace them
+    elsewhere: Sequence[int]  # Those of the sentence in which the relation points elsewhere
+    same: Sequence[int]  # Those of the sentence in which it points to the same place
+    rows: Positions  # The query's pieces, in ``sentence`` and in ``same``
+    rows_elsewhere: Positions  # The query's pieces in ``elsewhere``
     targets: Positions  # Where the relation points in ``sentence`` and in ``same``
-    targets_elsewhere: Positions
+    targets_elsewhere: Positions  # Where it points in ``elsewhere``
 
     def __len__(self) -> int:
         return len(self.sentence)
@@ -53,8 +56,8 @@ class Stretch:
     """The words from ``start`` to before ``stop`` of a sentence, with what a query looks for."""
 
     sentence: EncodedSentence
-    query: int  # The word outside the stretch that looks, and the one inside that it looks for.
-    target: int
+    query: int  # The word that looks; it stands outside the stretch
+    target: int  # The word that it looks for; it stands inside
     start: int
     stop: int
 
@@ -77,9 +80,10 @@ class Stretch:
     def with_other(self, other: Stretch) -> tuple[list[int], Positions]:
         """Replace it by another stretch; return token ids and the positions of the target."""
         ids = self.sentence.ids.copy()
-        (start, stop) = other.target_span
         ids[self.positions] = other.ids
-        return ids.tolist(), range(self.positions.start + start, self.positions.start + stop)
+        begin = self.positions.start
+        start, stop = other.target_span
+        return ids.tolist(), range(begin + start, begin + stop)
 
 
 def _pieces(sentence: EncodedSentence, start: int, stop: int) -> slice:
@@ -88,22 +92,27 @@ def _pieces(sentence: EncodedSentence, start: int, stop: int) -> slice:
     return slice(int(sentence.first[start]), int(sentence.first[last] + sentence.pieces[last]))
 
 
-def extents(heads: Sequence[int]) -> list[tuple[int, int] | None]:
-    """Return the words (start, stop) of each word's subtree; None where it is not contiguous."""
-    low = [*range(len(heads))]
-    high = [*range(len(heads))]
-    count = [0] * len(heads)
-    for word in range(len(heads)):
-        above = word
-        while above >= 0:
-            low[above] = min(low[above], word)
-            high[above] = max(high[above], word)
-            count[above] += 1
-            above = heads[above]
-    return [
-        (first, last + 1) if last + 1 - first == n_words else None
-        for first, last, n_words in zip(low, high, count, strict=True)
-    ]
+Span = tuple[int, int]  # The words from the first to before the second
+
+
+def subtree_spans(heads: Sequence[int]) -> list[Span | None]:
+    """Return the words of each word's subtree; None where it is not contiguous."""
+    n = len(heads)
+    first = list(range(n))
+    last = list(range(n))
+    n_words = [0] * n
+    for word in range(n):
+        ancestor = word
+        while ancestor >= 0:
+            first[ancestor] = min(first[ancestor], word)
+            last[ancestor] = max(last[ancestor], word)
+            n_words[ancestor] += 1
+            ancestor = heads[ancestor]
+    spans: list[Span | None] = []
+    for word in range(n):
+        contiguous = last[word] - first[word] + 1 == n_words[word]
+        spans.append((first[word], last[word] + 1) if contiguous else None)
+    return spans
 
 
 def stretches(sentence: EncodedSentence, relation: str, direction: str) -> Iterator[Stretch]:
@@ -115,55 +124,51 @@ def stretches(sentence: EncodedSentence, relation: str, direction: str) -> Itera
     """
     heads = sentence.sentence.heads or ()
     relations = sentence.sentence.relations or ()
-    subtrees = extents(heads)
+    subtrees = subtree_spans(heads)
     for dependent, head in enumerate(heads):
         if head < 0 or relations[dependent] != relation:
             continue
-        dependents = [word for word, above in enumerate(heads) if above == head]
-        blocks = [block for word in dependents if (block := subtrees[word]) is not None]
-        if len(blocks) < len(dependents):
+        dependents = [word for word, its_head in enumerate(heads) if its_head == head]
+        spans = {word: span for word in dependents if (span := subtrees[word]) is not None}
+        if len(spans) < len(dependents):
             continue
-        block = blocks[dependents.index(dependent)]
         # Where the head's dependents on its left start, and where those on its right stop.
-        starts = [start for start, _ in blocks if start < head]
-        stops = [stop for start, stop in blocks if start > head]
+        starts = [start for start, _ in spans.values() if start < head]
+        stops = [stop for start, stop in spans.values() if start > head]
         if direction == "dep->head":
             query = dependent
             target = head
-            cuts = _cuts_to_head(dependent, head, block, starts, stops)
+            candidates = _spans_with_head(dependent, head, spans[dependent], starts, stops)
         else:
             if sum(relations[word] == relation for word in dependents) > 1:
                 continue
             query = head
             target = dependent
-            cuts = _cuts_to_dependent(dependent, head, block, starts, stops)
-        for start, stop in cuts:
+            candidates = _spans_with_dependent(dependent, head, spans[dependent], starts, stops)
+        for start, stop in candidates:
             stretch = Stretch(sentence, query, target, start, stop)
             if len(stretch.ids) <= LONGEST:
                 yield stretch
 
 
-Cut = tuple[int, int]  # The words from the first to before the second
-
-
-def _cuts_to_head(
-    dependent: int, head: int, block: Cut, starts: Sequence[int], stops: Sequence[int]
-) -> list[Cut]:
-    """Return the stretches beside a dependent's subtree that hold its head."""
-    start, stop = block
+def _spans_with_head(
+    dependent: int, head: int, subtree: Span, starts: Sequence[int], stops: Sequence[int]
+) -> list[Span]:
+    """Return the spans beside a dependent's subtree that hold its head."""
+    subtree_start, subtree_stop = subtree
     if dependent > head:
-        return [(cut, start) for cut in (head, *starts)]
-    return [(stop, cut) for cut in (head + 1, *stops)]
+        return [(start, subtree_start) for start in (head, *starts)]
+    return [(subtree_stop, stop) for stop in (head + 1, *stops)]
 
 
-def _cuts_to_dependent(
-    dependent: int, head: int, block: Cut, starts: Sequence[int], stops: Sequence[int]
-) -> list[Cut]:
-    """Return the stretches beside a head that hold the subtree of its dependent."""
-    start, stop = block
+def _spans_with_dependent(
+    dependent: int, head: int, subtree: Span, starts: Sequence[int], stops: Sequence[int]
+) -> list[Span]:
+    """Return the spans beside a head that hold the subtree of its dependent."""
+    subtree_start, subtree_stop = subtree
     if dependent > head:
-        return [(head + 1, cut) for cut in stops if cut >= stop]
-    return [(cut, head) for cut in starts if cut <= start]
+        return [(head + 1, stop) for stop in stops if stop >= subtree_stop]
+    return [(start, head) for start in starts if start <= subtree_start]
 
 
 def syntactic_pairs(
@@ -173,27 +178,31 @@ def syntactic_pairs(
     limit: int,
     rng: np.random.Generator,
 ) -> list[MinimalPair]:
-    """Make at most one pair of each sentence, with the shortest stretch that has both kinds."""
-    of_each = [list(stretches(sentence, relation, direction)) for sentence in sentences]
+    """Make at most one pair of each sentence, in random order, until there are ``limit``.
+
+    Of a sentence the shortest stretch is replaced for which there are both replacements.
+    """
+    by_sentence = [list(stretches(sentence, relation, direction)) for sentence in sentences]
     # Stretches that can stand for one another: the target on the same side, as many pieces.
     pool: dict[tuple[bool, int], list[Stretch]] = defaultdict(list)
-    for stretch in chain(*of_each):
+    for stretch in chain(*by_sentence):
         pool[stretch.query < stretch.target, len(stretch.ids)].append(stretch)
     pairs: list[MinimalPair] = []
-    for i in rng.permutation(len(of_each)).tolist():
+    for i in rng.permutation(len(by_sentence)).tolist():
         if len(pairs) == limit:
             break
-        shuffled = [of_each[i][j] for j in rng.permutation(len(of_each[i])).tolist()]
+        candidates = by_sentence[i]
+        shuffled = [candidates[j] for j in rng.permutation(len(candidates)).tolist()]
         for stretch in sorted(shuffled, key=lambda candidate: len(candidate.ids)):
             alike = pool[stretch.query < stretch.target, len(stretch.ids)]
-            pair = _pair_of(stretch, alike, rng)
+            pair = _minimal_pair(stretch, alike, rng)
             if pair is not None:
                 pairs.append(pair)
                 break
     return pairs
 
 
-def _pair_of(
+def _minimal_pair(
     stretch: Stretch, alike: Sequence[Stretch], rng: np.random.Generator
 ) -> MinimalPair | None:
     """Replace a stretch by one whose target has moved, and by one where it has not.
@@ -237,7 +246,10 @@ def positional_pairs(
     *,
     causal: bool,
 ) -> list[MinimalPair]:
-    """Make at most one pair of each sentence; in a causal model the row is that of the left."""
+    """Make at most one pair of each sentence, in random order, until there are ``limit``.
+
+    In a causal model the neighbouring row is that on the left.
+    """
     # Sentences whose words stand at the same positions can lend one another their patterns.
     alike: dict[bytes, list[list[int]]] = defaultdict(list)
     for sentence in sentences:
@@ -249,17 +261,17 @@ def positional_pairs(
             break
         tokens = sentences[i].ids.tolist()
         content = sentences[i].word_of >= 0
-        lenders = [ids for ids in alike[content.tobytes()] if ids != tokens]
+        other_sentences = [ids for ids in alike[content.tobytes()] if ids != tokens]
         rows = _rows_and_neighbours(np.flatnonzero(content).tolist(), offset, steps)
-        if not (lenders and rows):
+        if not (other_sentences and rows):
             continue
-        lender = lenders[int(rng.integers(len(lenders)))]
+        other_sentence = other_sentences[int(rng.integers(len(other_sentences)))]
         row, next_row = rows[int(rng.integers(len(rows)))]
         pairs.append(
             MinimalPair(
                 sentence=tokens,
-                elsewhere=lender,
-                same=lender,
+                elsewhere=other_sentence,
+                same=other_sentence,
                 rows=(row,),
                 rows_elsewhere=(next_row,),
                 targets=(row + offset,),
@@ -273,9 +285,9 @@ def _rows_and_neighbours(
     content: Sequence[int], offset: int, steps: Sequence[int]
 ) -> list[tuple[int, int]]:
     """Return (row, neighbouring row) where both rows and their targets are content tokens."""
-    inside = set(content)
+    content_set = set(content)
     return [
         (row, row + step)
         for row, step in product(content, steps)
-        if {row + offset, row + step, row + step + offset} <= inside
+        if {row + offset, row + step, row + step + offset} <= content_set
     ]

@@ -10,6 +10,9 @@ the output (the last state) read at that query is compared with the unchanged ru
 of the change when all heads of the layer are patched together, so that layers and readers have one
 scale.
 
+:func:`patch` patches one layer: :class:`_BatchPatch` runs a batch and returns lengths of changes,
+which :func:`patch` turns into shares.
+
 References
 ----------
 Geiger et al. 2021, arXiv:2106.02997 (interchange interventions); Wang et al. 2022,
@@ -48,7 +51,9 @@ class Patches:
     patched together. Pairs are in the order of their lengths.
     """
 
-    shares: Array  # (readers, heads, 2, pairs): where the relation points elsewhere, and where not
+    #: (readers, heads, 2, pairs): of each head alone, where the relation points elsewhere, and
+    #: where it points to the same place
+    shares: Array
     together: Array  # (readers, pairs): of all heads together; 1 in the mean
     size: Array  # (readers,): the mean of that length, as a share of the length of what is read
     shift: Array  # (pairs,): how much more the first head looks at the new place than at the old
@@ -61,37 +66,40 @@ def patch(
 
     A layer whose changes nobody reads has shares of 0, and 1 for all heads together.
     """
+    # Run the pairs, a few at a time.
     replay = Replay(view)
-    rows_together = _AT_ONCE // (2 + 2 * len(heads))
+    tokens_of_batch = _AT_ONCE // (2 + 2 * len(heads))  # every pair runs in as many versions
     lengths_by_batch = []
     shift_by_batch = []
     with prepared(view.network):
-        for batch in buckets(pairs, rows_together):
+        for batch in buckets(pairs, tokens_of_batch):
             patched = _BatchPatch(view, batch, row)
             lengths_by_batch.append(patched.lengths(replay, heads))
             shift_by_batch.append(patched.shift(heads[0]))
     lengths = np.concatenate(lengths_by_batch, -1)  # (reads, 1 and versions, pairs)
-    read = lengths[:, :1]
-    changes = np.where(lengths[:, 1:] > ROUNDING * read, lengths[:, 1:], 0.0)
-    # As shares of the mean change when all heads of the layer are patched.
-    unit = changes[:, :1].mean(-1, keepdims=True)
-    unread = unit <= 0
-    shares = np.where(unread, 0.0, changes / np.where(unread, 1.0, unit))
+
+    # Shares of the mean change when all heads of the layer, the first version, are patched.
+    unchanged = lengths[:, :1]
+    changes = np.where(lengths[:, 1:] > ROUNDING * unchanged, lengths[:, 1:], 0.0)
+    layer_change = changes[:, :1].mean(-1, keepdims=True)
+    unread = layer_change <= 0
+    shares = np.where(unread, 0.0, changes / np.where(unread, 1.0, layer_change))
     shares[:, :1] += unread
-    size = (unit / read.mean(-1, keepdims=True))[:, 0, 0]
-    # Reads are q, k and v of every later layer, and the output: two readers.
+    size = (layer_change / unchanged.mean(-1, keepdims=True))[:, 0, 0]
+
+    # Means over what a reader reads: q, k and v of every later layer; and last, the output.
     readers = [slice(None, -1), slice(-1, None)] if len(shares) > 1 else [slice(None)]
-    of_readers = np.stack([shares[reader].mean(0) for reader in readers])
+    by_reader = np.stack([shares[reader].mean(0) for reader in readers])
     return Patches(
-        shares=of_readers[:, 1:].reshape(len(readers), len(heads), 2, -1),
-        together=of_readers[:, 0],
+        shares=by_reader[:, 1:].reshape(len(readers), len(heads), 2, -1),
+        together=by_reader[:, 0],
         size=np.array([size[reader].mean() for reader in readers]),
         shift=np.concatenate(shift_by_batch),
     )
 
 
 class _BatchPatch:
-    """A batch of minimal pairs: the pattern rows of their other sentences, put into the first."""
+    """A batch of minimal pairs, whose first sentences get pattern rows of the others."""
 
     def __init__(self, view: LoadedModel, pairs: Sequence[MinimalPair], row: int) -> None:
         """Find the queries of the pairs, and run their other sentences; ``row`` is the layer's."""
@@ -105,7 +113,7 @@ class _BatchPatch:
             pair_of_query += [i] * len(pair.rows)
             queries += pair.rows
             queries_elsewhere += pair.rows_elsewhere
-        #: (queries,): the pair of each query piece, its position, and that in ``elsewhere``
+        #: (queries,): the pair of each query piece, its position, and its position in ``elsewhere``
         self._pair_of = torch.tensor(pair_of_query, device=view.device)
         self._query = torch.tensor(queries, device=view.device)
         self._query_elsewhere = torch.tensor(queries_elsewhere, device=view.device)
@@ -145,7 +153,8 @@ class _BatchPatch:
         v, recorded = self._values(replay, ids, mask)
         # What each head would write with the other rows: (2, queries, heads, d_head)
         z_new = (self._rows[..., None, :] @ v[self._pair_of])[..., 0, :]
-        # The first copy is unchanged; then all heads together; then each head, elsewhere and same.
+        # The first copy is unchanged. Of the others: which sentence lends its rows (0: elsewhere,
+        # 1: same), and to which heads; first all heads together, then each alone.
         versions: list[tuple[int, list[int]]] = [(0, [*range(z_new.shape[2])])]
         for head in heads:
             versions += [(0, [head]), (1, [head])]
@@ -157,10 +166,10 @@ class _BatchPatch:
         ) -> Tensor:
             z = stream_attention(q, k, v, mask=mask, scale=scale)
             if site.row == self._row:
-                for copy, (kind, changed_heads) in enumerate(versions, start=1):
+                for copy, (lender, changed_heads) in enumerate(versions, start=1):
                     rows = copy * len(self._pairs) + self._pair_of
                     for head in changed_heads:
-                        z[rows, head, self._query] = z_new[kind, :, head]
+                        z[rows, head, self._query] = z_new[lender, :, head]
             elif site.row > self._row:
                 lengths.extend(self._lengths_read(states, n_copies) for states in (q, k, v))
             return z
@@ -198,8 +207,8 @@ class _BatchPatch:
         (copies x batch, ..., pos, d).
         """
         n_pairs = len(self._pairs)
-        first_row = torch.arange(n_copies, device=self._view.device)[:, None] * n_pairs
-        rows = (first_row + self._pair_of).flatten()
+        first_rows = torch.arange(n_copies, device=self._view.device)[:, None] * n_pairs
+        rows = (first_rows + self._pair_of).flatten()
         read = exact(states.movedim(-2, 1)[rows, self._query.repeat(n_copies)])
         read = read.view(n_copies, len(self._query), -1)
         squares = torch.cat([read[:1], read[1:] - read[:1]]).square().sum(-1)

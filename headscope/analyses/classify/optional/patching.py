@@ -3,6 +3,9 @@
 A role says where a head looks. One head alone looks elsewhere (``patched_runs.py``), as it would in
 a minimal pair (``minimal_pairs.py``); it carries its role if what is read of it depends on that.
 
+:func:`with_patching` goes through the heads; :func:`_patch_role` measures one, :func:`evidence` and
+:func:`verdict` decide.
+
 References
 ----------
 Berger & Hsu 1996, Statistical Science 11 (a claim of two parts is tested by the larger p;
@@ -60,7 +63,8 @@ def with_patching(
     progress: Progress,
 ) -> ClassifyResult:
     """Patch every head that has a positional or a syntactic role, and say whether it carries it."""
-    to_patch = list(_roles(result))
+    # Choose what is patched.
+    to_patch = list(_roles_to_patch(result))
     notes = []
     if not corpus.has_trees:
         notes.append("Syntactic heads were not patched: that needs gold trees (give a treebank).")
@@ -68,33 +72,44 @@ def with_patching(
         notes.append("No head has a positional or syntactic role, so none was patched.")
     if loaded.encoder_decoder and any(head.stack != "encoder" for head, _, _ in to_patch):
         notes.append("Of an encoder-decoder model only heads of the encoder are patched.")
-        to_patch = [row for row in to_patch if row[0].stack == "encoder"]
+        to_patch = [
+            (head, role, detail) for head, role, detail in to_patch if head.stack == "encoder"
+        ]
     encoded: list[EncodedSentence] = []
     if to_patch:
         first = islice(iter(corpus), min(SENTENCES, sentences or SENTENCES))
         encoded = [item for item in encode_words(loaded, placed(first)) if item is not None]
-    patches: list[tuple[str, HeadPatch]] = []
+
+    # Patch each head in minimal pairs of its role.
+    patches: list[HeadPatch] = []
     for n_done, (head, role, detail) in enumerate(to_patch, start=1):
         rng = np.random.default_rng([seed, n_done])
-        view = loaded.only(head.stack)
-        head_patch = _patch_role(result, view, head, role, detail, encoded, pairs, rng)
-        patches.append((head.name, head_patch))
+        head_patch = _patch_role(
+            result,
+            loaded.only(head.stack),
+            head,
+            role,
+            detail,
+            encoded=encoded,
+            limit=pairs,
+            rng=rng,
+        )
+        patches.append(head_patch)
         progress("patching heads", n_done, len(to_patch))
-    adjusted = _adjusted([head_patch for _, head_patch in patches])
-    patches_of: dict[str, list[HeadPatch]] = {}
-    for (name, _), head_patch in zip(patches, adjusted, strict=True):
-        patches_of.setdefault(name, []).append(head_patch)
-    return replace(
-        result,
-        heads=tuple(
-            replace(head, patched=tuple(patches_of.get(head.name, ()))) for head in result.heads
-        ),
-        patching=Patching(pairs, SMALLEST, seed, tuple(notes)),
-    )
+
+    # Decide, and add the patches to their heads.
+    patches_by_head: dict[str, list[HeadPatch]] = {}
+    for (head, _, _), head_patch in zip(to_patch, _decided(patches), strict=True):
+        patches_by_head.setdefault(head.name, []).append(head_patch)
+    heads = [
+        replace(head, patched=tuple(patches_by_head.get(head.name, ()))) for head in result.heads
+    ]
+    patching = Patching(pairs, SMALLEST, seed, tuple(notes))
+    return replace(result, heads=tuple(heads), patching=patching)
 
 
-def _roles(result: ClassifyResult) -> Iterator[tuple[HeadResult, str, str]]:
-    """Yield each head with its offset, and with its best relation, where that is a label."""
+def _roles_to_patch(result: ClassifyResult) -> Iterator[tuple[HeadResult, str, str]]:
+    """Yield (head, role, detail): its offset, and its best relation, where that is a label."""
     for head in result.heads:
         for label in head.labels:
             if label.role == "positional":
@@ -110,11 +125,16 @@ def _patch_role(
     head: HeadResult,
     role: str,
     detail: str,
+    *,
     encoded: Sequence[EncodedSentence],
     limit: int,
     rng: np.random.Generator,
 ) -> HeadPatch:
-    """Patch one head in minimal pairs of its role, beside heads of its layer without that role."""
+    """Patch one head in minimal pairs of its role, beside heads of its layer without that role.
+
+    The effects have no verdict yet.
+    """
+    # Make the pairs, and draw the heads that it is compared with.
     place_of = places(view)
     row, index = place_of[head.stack, head.layer, head.head]
     if role == "positional":
@@ -123,13 +143,16 @@ def _patch_role(
     else:
         relation, _, direction = detail.partition(" ")
         pairs = syntactic_pairs(encoded, relation, direction, limit, rng)
-    without_role = [
-        place_of[other.stack, other.layer, other.head][1]
-        for other in result.heads
-        if (other.stack, other.layer) == (head.stack, head.layer)
-        and (role, detail) not in [(label.role, label.detail) for label in other.labels]
-    ]
+    without_role = []  # indices of heads of the same layer
+    for other in result.heads:
+        same_layer = (other.stack, other.layer) == (head.stack, head.layer)
+        has_role = any((label.role, label.detail) == (role, detail) for label in other.labels)
+        if same_layer and not has_role:
+            _, other_index = place_of[other.stack, other.layer, other.head]
+            without_role.append(other_index)
     compared_heads = rng.permutation(without_role).tolist()[:OTHERS]
+
+    # Patch them.
     follows = UNKNOWN
     effects = tuple[PatchEffect, ...]()
     if len(pairs) >= FEWEST_UNITS:
@@ -190,13 +213,13 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
         gain = gains[0]
         over_others = UNKNOWN
         if len(gains) > 1:
-            over_others = _mean(gain - gains[1:].mean(axis=0), together)
+            over_others = _share(gain - gains[1:].mean(axis=0), together)
         p_carries, p_does_not = evidence(gains, together)
         yield PatchEffect(
             reader=reader,
             elsewhere=float(shares[0, 0].mean()),
             same=float(shares[0, 1].mean()),
-            gain=_mean(gain, together),
+            gain=_share(gain, together),
             over_others=over_others,
             p_carries=p_carries,
             p_does_not=p_does_not,
@@ -205,16 +228,16 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
         )
 
 
-def _adjusted(patched: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
+def _decided(patches: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
     """Adjust the p-values of all heads, roles and readers together, and add the verdicts."""
-    all_effects = list(chain.from_iterable(head.effects for head in patched))
-    p_carries = iter(adjust(np.array([effect.p_carries for effect in all_effects])).tolist())
-    p_does_not = iter(adjust(np.array([effect.p_does_not for effect in all_effects])).tolist())
-    for head in patched:
+    effects_of_all = list(chain.from_iterable(head_patch.effects for head_patch in patches))
+    p_carries = adjust(np.array([effect.p_carries for effect in effects_of_all])).tolist()
+    p_does_not = adjust(np.array([effect.p_does_not for effect in effects_of_all])).tolist()
+    adjusted = zip(p_carries, p_does_not, strict=True)  # in the order of the effects
+    for head_patch in patches:
         effects = []
-        for effect in head.effects:
-            carries = next(p_carries)
-            does_not = next(p_does_not)
+        for effect in head_patch.effects:
+            carries, does_not = next(adjusted)
             effects.append(
                 replace(
                     effect,
@@ -227,17 +250,17 @@ def _adjusted(patched: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
         overall = "carries" if "carries" in verdicts else "not told apart"
         if len(verdicts) < 2:  # all readers agree, or there is none
             overall = next(iter(verdicts), "not measured")
-        yield replace(head, effects=tuple(effects), verdict=overall)
+        yield replace(head_patch, effects=tuple(effects), verdict=overall)
 
 
-def _mean(values: Array, together: Array) -> Estimate:
-    """Return the ratio of two means over pairs, of which the second is 1, with its interval.
+def _share(values: Array, together: Array) -> Estimate:
+    """Return the mean of values as a share of that of ``together``, which is 1; with its interval.
 
     Student's t of what remains when the ratio is taken away (Cochran 1977, section 6.4); no
     interval where no pair differs.
     """
     mean = float(values.mean())
-    rest = values - mean * together
-    error = standard_error(rest.sum(), (rest**2).sum(), len(rest))
-    half_width = float(t_half_width(error, len(rest)))
+    remainder = values - mean * together
+    error = standard_error(remainder.sum(), (remainder**2).sum(), len(remainder))
+    half_width = float(t_half_width(error, len(remainder)))
     return Estimate.around(mean, finite(half_width) if half_width > ROUNDING else None)

@@ -1,5 +1,8 @@
 """Where the tokens of a repeated sequence look: at the earlier copy, before it, or after it.
 
+:class:`Repeats` draws random tokens and scores a model on them; :func:`with_prefix_matching` adds
+the scores to a result.
+
 References
 ----------
 Elhage et al. 2021 (induction heads); Olsson et al. 2022, arXiv:2209.11895 (prefix matching score).
@@ -27,8 +30,12 @@ from headscope.models.run.routing import Router, SiteObserver, routed
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import standard_error, t_half_width
 
-#: Steps from the earlier occurrence of a token, by name.
+#: Where a token of the second copy may look: how many tokens behind its earlier occurrence.
 PLACES = {"after": 1, "same": 0, "before": -1}
+#: Sequences, and random tokens of each copy unless the model's limit allows fewer.
+SEQUENCES = 32
+COPY = 24
+_SHORTEST = 4  # Fewest tokens of a copy: without both ends, two are left.
 
 
 class PrefixWeights(SiteObserver):
@@ -47,16 +54,10 @@ class PrefixWeights(SiteObserver):
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
-        for i, step in enumerate(PLACES.values()):
+        for place, step in enumerate(PLACES.values()):
             keys = self._queries - self._copy + step
             weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # (rows, heads)
-            self.weights[i, site.row, site.heads, site.rows] = numpy(weight).T
-
-
-#: Sequences, and random tokens of each copy unless the model's limit allows fewer.
-SEQUENCES = 32
-COPY = 24
-_SHORTEST = 4  # Fewest tokens of a copy: without both ends, two are left.
+            self.weights[place, site.row, site.heads, site.rows] = numpy(weight).T
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Repeats:
         Tokens that occur in text have trained embeddings, which not every number of a vocabulary
         has. No token occurs twice within a copy.
         """
+        # Which tokens there are, and how many of them a copy can have.
         special = set(loaded.tokenizer.all_special_ids)
         in_sample: set[int] = set()
         for encoding in tokenise(loaded, sample_corpus().lines(), special=False, check=False):
@@ -87,6 +89,8 @@ class Repeats:
         copy = min(COPY, longest_copy, len(tokens) // 2)
         if copy < _SHORTEST:
             return None
+
+        # Draw both halves of the control; the repeated sequence has the second half twice.
         rng = np.random.default_rng(seed)
         drawn = [rng.choice(tokens, 2 * copy, replace=False).tolist() for _ in range(SEQUENCES)]
         repeated = []
@@ -101,7 +105,9 @@ class Repeats:
         """Run sequences as one batch: (places, n_layers, n_heads, sequences)."""
         shape = loaded.n_layers, loaded.n_heads, len(sequences)
         matching = PrefixWeights(*shape, self.start, self.copy)
-        with routed(loaded.model, Router(loaded.sites, [matching], others=loaded.others)) as router:
+        with routed(
+            loaded.model, Router(loaded.sites, [matching], unmeasured_sites=loaded.unmeasured_sites)
+        ) as router:
             router.run(functools.partial(loaded.forward, *loaded.pad(sequences)))
         return matching.weights
 
@@ -116,14 +122,13 @@ class Repeats:
         for site in loaded.sites:
             for index, head in enumerate(site.head_ids):
                 matches = {}
-                for i, name in enumerate(PLACES):
-                    position = (i, site.row, index)
+                for place, name in enumerate(PLACES):
+                    entry = (place, site.row, index)
+                    mean_gain = float(gain[entry].mean())
                     matches[name] = Match(
-                        score=float(score[position].mean()),
-                        control=float(control[position].mean()),
-                        gain=Estimate.around(
-                            float(gain[position].mean()), float(half_width[position])
-                        ),
+                        score=float(score[entry].mean()),
+                        control=float(control[entry].mean()),
+                        gain=Estimate.around(mean_gain, float(half_width[entry])),
                     )
                 scores[head_name(site.layer, head, site.stack)] = PrefixScore(**matches)
         return scores
@@ -138,30 +143,37 @@ def with_prefix_matching(
 ) -> ClassifyResult:
     """Add the scores on repeated random tokens, for the stack that reads sentences.
 
-    ``twin`` is the same architecture with random weights.
+    ``twin`` is the same architecture with random weights; None without that control.
     """
+    # Draw the sequences, if there are enough tokens.
     stack = "encoder" if loaded.encoder_decoder else loaded.stacks[0]
     repeats = Repeats.draw(loaded, seed) if stack in stacks else None
     if repeats is None:
         why = f"only the {stack} reads random tokens" if stack not in stacks else "too few tokens"
         return replace(result, untestable={**result.untestable, "prefix matching": why})
+
+    # Score the model, and the same architecture with random weights.
     view = loaded.only(stack)
     scores = repeats.scores(view)
-    gains = {}
+    largest_gains = {}
     if twin is not None:
         random = repeats.scores(twin.only(stack)).values()
-        gains = {name: max(float(getattr(score, name).gain) for score in random) for name in PLACES}
-    first = repeats.start + repeats.copy + 1
-    seen = np.full(repeats.copy - 2, len(repeats.repeated[0]))
+        for name in PLACES:
+            largest_gains[name] = max(float(getattr(score, name).gain) for score in random)
+
+    # How many tokens each query sees, and so what evenly spread attention gives to one.
+    first_query = repeats.start + repeats.copy + 1
+    n_queries = repeats.copy - 2
+    seen = np.full(n_queries, len(repeats.repeated[0]))
     if view.sites[0].causal:
-        seen = np.arange(first, first + repeats.copy - 2) + 1
+        seen = np.arange(first_query, first_query + n_queries) + 1
     measured = PrefixMatching(
         sequences=len(repeats.repeated),
         copy=repeats.copy,
         uniform=float((1 / seen).mean()),
         seed=seed,
         stack=stack,
-        random_weights=gains,
+        random_weights=largest_gains,
     )
     heads = (replace(head, prefix=scores.get(head.name)) for head in result.heads)
     return replace(result, heads=tuple(heads), prefix=measured)

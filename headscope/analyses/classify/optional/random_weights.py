@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headscope.analyses.classify.passes import StackLabels
@@ -22,17 +22,18 @@ def with_random_weights(
 
     ``random`` are its labelled heads, stack by stack; ``labels`` those of a user's pairs by stack.
     """
-    stacks = [item.corpus.stack for item in random]
     heads: list[HeadResult] = []
     by_stack = {}
-    for item, stack in zip(random, stacks, strict=True):
-        heads += item.heads
-        by_stack[stack] = {"heads": len(item.heads), **_counts(item.heads, [stack], labels)}
+    for stack_labels in random:
+        stack = stack_labels.corpus.stack
+        stack_heads = stack_labels.heads
+        heads += stack_heads
+        by_stack[stack] = {"heads": len(stack_heads), **_counts(stack_heads, [stack], labels)}
     control = replace(
         result.control or ControlResult(),
         seed=seed,
         heads=len(heads),
-        roles=_counts(heads, stacks, labels),
+        roles=_counts(heads, list(by_stack), labels),
         false_positives=tuple(_false_positives(heads)),
         by_stack=by_stack if len(by_stack) > 1 else {},
     )
@@ -50,14 +51,9 @@ def _counts(
     return {role.key: sum(role.key in head.roles for head in heads) for role in possible}
 
 
-def _false_positives(heads: Sequence[HeadResult]) -> list[str]:
-    """List the labels that random weights cannot have earned: no tree or word is known to them."""
-    names: list[str] = []
+def _false_positives(heads: Sequence[HeadResult]) -> Iterator[str]:
+    """Name the labels that random weights cannot have earned: no tree or word is known to them."""
     for head in heads:
-        false = [
-            label
-            for label in head.labels
-            if label.role in ("syntactic", "rare") or label.role.startswith(PAIR)
-        ]
-        names += [f"{head.name} {label.role} {label.detail}".strip() for label in false]
-    return names
+        for label in head.labels:
+            if label.role in ("syntactic", "rare") or label.role.startswith(PAIR):
+                yield f"{head.name} {label.role} {label.detail}".strip()

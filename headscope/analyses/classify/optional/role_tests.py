@@ -4,6 +4,9 @@ Heads of one layer are similar whatever their roles, so heads are not independen
 counts as a role's only if labels permuted within layers do not explain it. The same test with
 labels permuted over all layers is given as well.
 
+:func:`role_tests` runs both tests for each kind of removal and each role; :func:`dealt` is the
+statistic with its permutations.
+
 References
 ----------
 The statistic inside layers is the sum of the layers' Mann-Whitney U (van Elteren 1960, with equal
@@ -29,7 +32,10 @@ FEWEST_FOR_INTERVAL = 8
 DEALS = 5000  # How often labels are dealt anew.
 LEVEL = 0.05  # Adjusted p below which two kinds of heads are told apart.
 
-Superiority = tuple[float, Array]  # Of the labels, and of labels dealt at random
+#: The chance that a head with the role loses more than one without; of the labels as they are, and
+#: of labels dealt at random
+Superiority = tuple[float, Array]
+PValues = tuple[float, float]  # Two-sided p, and the same adjusted
 
 
 def role_tests(
@@ -86,9 +92,9 @@ def _cause_test(
     with_role: Array,
     without_role: Array,
     overall: Superiority,
-    p_overall: tuple[float, float],
+    p_overall: PValues,
     within: Superiority | None,
-    p_within: tuple[float, float] | None,
+    p_within: PValues | None,
     rng: np.random.Generator,
 ) -> CauseTest:
     """Gather the numbers of one role and removal, and decide by the test within layers."""
@@ -118,8 +124,8 @@ def _cause_test(
     )
 
 
-def _p_values(compared: Mapping[str, Superiority | None]) -> dict[str, tuple[float, float]]:
-    """Return two-sided p and adjusted p of one removal's roles, where they could be compared."""
+def _p_values(compared: Mapping[str, Superiority | None]) -> dict[str, PValues]:
+    """Return the p-values of one removal's roles, where they could be compared."""
     p_values = {}
     for role, superiority in compared.items():
         if superiority is not None:
@@ -128,18 +134,17 @@ def _p_values(compared: Mapping[str, Superiority | None]) -> dict[str, tuple[flo
             beyond = np.abs(random - 0.5) >= abs(observed - 0.5) - 1e-12
             p_values[role] = float((1 + beyond.sum()) / (1 + DEALS))
     adjusted = adjust(np.array(list(p_values.values()))).tolist()
-    return {
-        role: (p, p_adjusted)
-        for (role, p), p_adjusted in zip(p_values.items(), adjusted, strict=True)
-    }
+    both = zip(p_values.values(), adjusted, strict=True)
+    return dict(zip(p_values, both, strict=True))
 
 
 def dealt(
     values: Array, has_role: Array, groups: Array, rng: np.random.Generator
 ) -> Superiority | None:
-    """Return the superiority within groups, and those of labels permuted within groups.
+    """Return the superiority over pairs of heads of one group, and that of permuted labels.
 
-    None where no group has heads of both kinds. Arrays are (heads,).
+    Labels are permuted within groups. None where no group has heads of both kinds. Arrays are
+    (heads,).
     """
     from scipy.stats import rankdata  # takes half a second to load
 

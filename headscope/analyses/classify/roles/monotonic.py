@@ -52,9 +52,9 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
     diagonal = sums.mean("diagonal")
     for head in evidence.heads:
         score = AlignmentScore(
-            score=numbers.at(head),
+            score=numbers.estimate(head),
             p_adjusted=float(p[head]),
-            swapped=swapped.at(head) if swapped else UNKNOWN,
+            swapped=swapped.estimate(head) if swapped else UNKNOWN,
             diagonal=finite(diagonal[head]),
             diagonal_uniform=finite(sums.expected("diagonal")),
             pairs=n_pairs,

@@ -46,7 +46,7 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
     for head in evidence.heads:
         offset = OFFSETS[best[head]]
         score = PositionalScore(
-            score=numbers.at(head),
+            score=numbers.estimate(head),
             offset=offset if testable else None,
             rates={str(r): finite(x) for r, x in zip(OFFSETS, rates[head], strict=True)},
             mass={str(r): finite(x) for r, x in zip(OFFSETS, masses[head], strict=True)},

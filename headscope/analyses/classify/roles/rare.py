@@ -53,7 +53,7 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
     )
     for head in evidence.heads:
         score = RareScore(
-            rate=numbers.at(head),
+            rate=numbers.estimate(head),
             two_rarest=finite(two_rarest[head]),
             chance=finite(chance),
             queries=int(sums.queries[0]),

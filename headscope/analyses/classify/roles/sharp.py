@@ -42,7 +42,7 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
         & np.isfinite(mean)
     )
     for head in evidence.heads:
-        score = SharpnessScore(numbers.at(head), finite(uniform), float(p[head]))
+        score = SharpnessScore(numbers.estimate(head), finite(uniform), float(p[head]))
         labels = [numbers.label("sharp", head)] if earned[head] else []
         yield Judged(head, "sharpness", score, labels)
 

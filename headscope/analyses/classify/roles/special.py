@@ -12,7 +12,7 @@ from headscope.core.roles import CLARK, Role
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.evidence import Evidence
-    from headscope.analyses.classify.rows import QueryMeans
+    from headscope.analyses.classify.query_means import QueryMeans
     from headscope.core.accumulator import Array
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from headscope.analyses.classify.optional.minimal_pairs import (
     LONGEST,
-    extents,
     positional_pairs,
     stretches,
+    subtree_spans,
     syntactic_pairs,
 )
 from headscope.data.corpus import sample_corpus
@@ -83,7 +83,7 @@ def test_the_head_of_a_word_is_moved():
 
 
 def test_subtrees_with_gaps_are_left_out():
-    assert extents([2, 2, -1, 0]) == [None, (1, 2), (0, 4), (3, 4)]
+    assert subtree_spans([2, 2, -1, 0]) == [None, (1, 2), (0, 4), (3, 4)]
     crossing = tree("what did you see", [4, 4, 4, 0], "obj aux nsubj root")
     assert list(stretches(crossing, "obj", "head->dep"))
     gap = tree("what did you see of", [4, 4, 4, 0, 1], "obj aux nsubj root case")

@@ -10,13 +10,9 @@ import torch
 from hand_made import activations, encode
 from scipy import stats
 
+from headscope.analyses.classify.kernel import Kernel, kernel_argmax, kernel_hits
 from headscope.analyses.classify.rows import WORD_OFFSETS, RowReducer, RowSummary
-from headscope.analyses.classify.syntactic import (
-    Kernel,
-    Syntactic,
-    kernel_argmax,
-    kernel_hits,
-)
+from headscope.analyses.classify.syntactic import Syntactic
 from headscope.analyses.classify.two_halves import SyntacticTest, judge_relations
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch

@@ -20,7 +20,7 @@ from headscope.analyses.linear.stored_keys import (
     unit_keys,
 )
 from headscope.attention import attention_pattern
-from headscope.models.run.intervene import HeadInputs
+from headscope.models.run.formulas import HeadInputs
 
 N = 5
 D = 3

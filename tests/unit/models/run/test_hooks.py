@@ -14,8 +14,9 @@ from torch import Tensor, nn
 import headscope
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run import products
-from headscope.models.run.intervene import intervene, watch_inputs
+from headscope.models.run.intervene import intervene
 from headscope.models.run.products import fast_products
+from headscope.models.run.site_hooks import watch_inputs
 from headscope.models.run.watched import gain_and_shift, preceding_norms
 
 

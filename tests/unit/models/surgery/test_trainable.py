@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.run.loaded import wrap
+from headscope.models.run.wrapping import wrap
 from headscope.models.surgery.trainable import choose
 
 

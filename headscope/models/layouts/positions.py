@@ -1,0 +1,42 @@
+"""What a model's configuration and modules say of positions: rotated, or a term of the scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def rotary(model: Any) -> bool:
+    """Whether queries and keys are rotated by position, as config and modules say.
+
+    ``absolute`` alone decides nothing: a config may carry it from another family.
+    """
+    config = model.config
+    kind = _position_type(config)
+    if kind == "rotary" or getattr(config, "rotary_value", None) is not None:
+        return True
+    if any("Rotary" in type(module).__name__ for module in model.modules()):
+        return True
+    names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base")
+    stated = any(getattr(config, name, None) is not None for name in names)
+    return stated and getattr(config, "position_embedding_type", None) != "absolute"
+
+
+def relative_terms(config: Any) -> str | None:
+    """Name the term that depends on the distance between query and key, as the config says."""
+    kind = _position_type(config)
+    if kind.startswith("relative"):
+        return f"position_embedding_type {kind!r}"
+    if getattr(config, "relative_attention", False) and getattr(config, "pos_att_type", None):
+        return "disentangled relative attention"
+    if getattr(config, "relative_attention_num_buckets", None) is not None:
+        return "a relative position bias"
+    return None
+
+
+def unread_positions(config: Any) -> bool:
+    """Whether a config asks for relative keys, which transformers 5 has dropped and ignores."""
+    return _position_type(config).startswith("relative")
+
+
+def _position_type(config: Any) -> str:
+    return str(getattr(config, "position_embedding_type", None) or "absolute")

@@ -1,0 +1,84 @@
+"""Make a :class:`LoadedModel` of a network in memory: a user's, or a changed copy of a model's."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
+from headscope.models.layouts.families import other_input, refuse
+from headscope.models.layouts.sites import find_sites
+from headscope.models.run.loaded import LoadedModel, origin_of
+from headscope.models.run.task_heads import task_head_of
+
+
+def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory") -> LoadedModel:
+    """Make a transformers model that is already in memory ready to be measured.
+
+    Raises
+    ------
+    InputError, UnsupportedModelError
+        If it is no transformers model, of a family that cannot be covered, wants more than text, or
+        is no model of text.
+    """
+    if not hasattr(getattr(network, "config", None), "model_type"):
+        raise InputError(
+            f"{type(network).__name__} is not a transformers model; headscope.load opens a folder, "
+            "a hub id or 'demo'."
+        )
+    family = network.config.model_type
+    refuse(family, name)
+    network.eval()
+    base = getattr(network, "base_model", network)
+    table = None
+    with suppress(NotImplementedError):  # by models that also see or hear
+        table = base.get_input_embeddings()
+    if getattr(table, "num_embeddings", None) is None:
+        why = other_input(base) or "it has no embedding of tokens"
+        raise UnsupportedModelError(f"{name} ({family}) is not a model of text: {why}.")
+
+    # Describe it, and watch where attention runs in it.
+    task_head = task_head_of(type(network).__name__)
+    parameter = next(base.parameters())
+    loaded = LoadedModel(
+        name=name,
+        model=base,
+        network=network if task_head else base,
+        tokenizer=tokenizer,
+        sites=(),
+        task_head=task_head,
+        dtype=str(parameter.dtype).removeprefix("torch."),
+        device=str(parameter.device),
+    )
+    encoder = base.get_encoder() if loaded.encoder_decoder else None
+    try:
+        loaded.sites = find_sites(base, loaded.run_tiny, encoder)
+    except HeadscopeError:
+        raise
+    except Exception as error:  # whatever a family raises that wants more than token ids
+        why = other_input(base) or f"transformers says: {reason(error)}"
+        raise UnsupportedModelError(
+            f"{name} ({family}) does not run on token ids alone, and headscope feeds "
+            f"nothing else; {why.rstrip('.')}."
+        ) from error
+    return loaded
+
+
+def copied_network(loaded: LoadedModel, *, share: bool) -> Any:
+    """Copy a model's network; with ``share`` the copy uses the model's own weights."""
+    weights = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
+    return copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in weights})
+
+
+def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
+    """Give a changed copy the model's origin, folder and pooling, and its view of one stack."""
+    copied = replace(
+        changed,
+        revision=loaded.revision,
+        folder=loaded.folder,
+        pooling=loaded.pooling,
+        origin=origin_of(loaded),
+    )
+    return copied if loaded.view_of is None else copied.only(loaded.stacks[0])
