@@ -198,34 +198,38 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
             card.facts.append(("Pruning rank", f"{rank} of {len(rank_of)} {by_method}"))
         if address in first_removed:
             fraction, method = first_removed[address]
-            text = f"at {fraction:.0%} of heads ({method})" if fraction else "never"
-            card.facts.append(("First removed", text))
+            card.facts.append(("First removed", f"at {fraction:.0%} of heads ({method})"))
         yield card
 
 
 def _ranks(result: PruneResult, shown_stack: str, places: Sequence[Place]) -> dict[Place, int]:
     """Rank the heads of a stack by the first method's scores; 1 is kept longest."""
+    if not result.scores:
+        return {}
     scores: dict[Place, float] = {}
-    for first in result.scores[:1]:
-        for (stack, layer), row in zip(first.layers, first.values, strict=True):
-            if stack == shown_stack:
-                # A row has a score for each head that its layer still has, whatever its number.
-                heads = [address for address in places if address[0] == layer]
-                known = [score for score in row if score is not None]
-                scores |= zip(heads, known, strict=False)
+    first = result.scores[0]
+    for (stack, layer), row in zip(first.layers, first.values, strict=True):
+        if stack == shown_stack:
+            # A row has a score for each head that its layer still has, whatever its number.
+            heads = [address for address in places if address[0] == layer]
+            known = [score for score in row if score is not None]
+            scores |= zip(heads, known, strict=False)
     order = sorted(scores, key=lambda address: -scores[address])
     return {address: rank for rank, address in enumerate(order, start=1)}
 
 
 def _first_removals(result: PruneResult, shown_stack: str) -> dict[Place, tuple[float, str]]:
     """Return the least share of heads at which the first method removes a head, and the method."""
-    first: dict[Place, tuple[float, str]] = {}
-    for curve in chosen_curves(result.curves)[:1]:
-        for point in sorted(curve.points, key=lambda point: point.fraction):
-            for *stack, layer, head in point.heads_removed:
-                if not stack or stack[0] == shown_stack:
-                    first.setdefault((layer, head), (point.fraction, curve.method))
-    return first
+    curves = chosen_curves(result.curves)
+    if not curves:
+        return {}
+    curve = curves[0]
+    first_removal: dict[Place, tuple[float, str]] = {}
+    for point in sorted(curve.points, key=lambda point: point.fraction):
+        for *stack, layer, head in point.heads_removed:
+            if not stack or stack[0] == shown_stack:
+                first_removal.setdefault((layer, head), (point.fraction, curve.method))
+    return first_removal
 
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:

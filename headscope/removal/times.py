@@ -69,10 +69,13 @@ def times(
     eager for a family that has nothing else), the pooling included, as it is in an exported graph.
     Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds.
     """
+    # The same texts for both, each model with its own tokens.
     timed = [full_model] if cut is None else [full_model, cut]
     _, _, full_rows = full_model
     batches_of_texts = typical_batches(full_rows, batch_size)
     n_texts = sum(len(texts) for texts in batches_of_texts)
+
+    # Prepare every pass, and run them in turns.
     runs: list[list[Pass]] = []  # By model and batch
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
@@ -89,6 +92,8 @@ def times(
         seconds = timed_in_turns(
             runs, fewest=fewest, most=_MOST * fewest, seconds=longer * _SECONDS
         )
+
+    # Compare the models round by round.
     by_round = seconds.sum(axis=2)  # (rounds, models)
     whole_seconds = by_round[:, 0]
     cut_seconds = by_round[:, -1]
