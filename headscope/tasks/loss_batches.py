@@ -57,11 +57,12 @@ class LossBatch:
     def gates(self, kind: str = "example") -> Tensor:
         """Return gates of one to differentiate by.
 
-        ``example``: one of each head and example; ``token``: one of each head and query.
+        ``example``: one of each head and example; ``token``: one of each head and query;
+        ``shared``: one of each head.
         """
         heads = (self.loaded.n_layers, self.loaded.n_heads)
         rows, _, pos = self.query_mask.shape
-        shape = {"example": (self.size, *heads), "token": (rows, *heads, pos)}
+        shape = {"shared": heads, "example": (self.size, *heads), "token": (rows, *heads, pos)}
         dtype = next(self.loaded.model.parameters()).dtype
         return torch.ones(shape[kind], dtype=dtype, device=self.loaded.device, requires_grad=True)
 
