@@ -16,9 +16,10 @@ from headscope.core.serialise import from_dict
 from headscope.reports.files import report_json
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
+from headscope.reports.page_heads import clearest
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import HeadMap, Matrix
-from headscope.show.page.parts import Place
+from headscope.show.page.parts import Card, Place
 from headscope.show.style import showing
 from headscope.show.terminal import matrix_cell, terminal
 
@@ -67,6 +68,19 @@ def test_pages_of_many_heads_of_gaps_and_made_later():
     later = dataclasses.replace(report, provenance={**report.provenance, "created": "later"})
     assert report_html(report) == report_html(later)
     assert report_markdown(report) == report_markdown(later)
+
+
+def test_the_page_selects_the_head_whose_role_has_priority():
+    """In the order of the roles themselves, a role without a head passed over."""
+    broad = Card(0, 0, primary="broad")
+    without_role = Card(0, 1, primary="none")
+    syntactic = Card(1, 0, primary="syntactic")
+    positional = Card(1, 1, primary="positional")
+    assert clearest([without_role, broad, syntactic, positional]) == positional.name
+    assert clearest([without_role, broad, syntactic]) == syntactic.name
+    assert clearest([without_role, broad]) == broad.name
+    assert clearest([without_role]) == without_role.name
+    assert clearest([]) == ""
 
 
 def test_markdown_of_hostile_strings_renders_as_text():
