@@ -39,23 +39,17 @@ def labelled_texts(
 ) -> list[LabelledTexts]:
     """Find the words of (source, target, pairs), deal them into halves, and add the control.
 
-    Examples that share a text make a group, which lies in one half. An example that repeats both
-    texts of an earlier one, but for case and spaces, is left out.
+    Examples that share a text, directly or by way of others, make a group, which lies in one half.
+    An example that repeats both texts of an earlier one, but for case and spaces, is left out.
     """
-    groups: dict[str, int] = {}
-    n_groups = 0
-    seen: set[tuple[str, str]] = set()
+    distinct: dict[tuple[str, str], tuple[str, str, tuple[Edge, ...]]] = {}
+    for example in examples:
+        source, target, _ = example
+        distinct.setdefault((text_key(source), text_key(target)), example)
+    groups = _groups_by_shared_text(list(distinct))
     earlier = EarlierTexts[tuple[Edge, ...]]()
     labelled = []
-    for source, target, pairs in examples:
-        keys = (text_key(source), text_key(target))
-        if keys in seen:
-            continue
-        seen.add(keys)
-        group = next((groups[key] for key in keys if key in groups), n_groups)
-        n_groups = max(n_groups, group + 1)
-        for key in keys:
-            groups.setdefault(key, group)
+    for (source, target, pairs), group in zip(distinct.values(), groups, strict=True):
         source_spans = tuple(match.span() for match in source_word.finditer(source))
         target_spans = tuple(match.span() for match in target_word.finditer(target))
         size = (len(source_spans), len(target_spans))
@@ -71,6 +65,27 @@ def labelled_texts(
             )
         )
     return labelled
+
+
+def _groups_by_shared_text(texts: Sequence[tuple[str, str]]) -> list[int]:
+    """Number the groups of examples that share a source or a target, in order of their first ones.
+
+    A group joins all that hang together: (a, x), (b, y) and (a, y) are one.
+    """
+    leader = list(range(len(texts)))  # Of each example one of its group; leaders lead themselves
+
+    def leader_of(example: int) -> int:
+        while leader[example] != example:
+            example = leader[example]
+        return example
+
+    first_with: dict[str, int] = {}  # The first example that has a text
+    for example, keys in enumerate(texts):
+        for key in keys:
+            leaders = leader_of(first_with.setdefault(key, example)), leader_of(example)
+            leader[max(leaders)] = min(leaders)
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(leader_of(i), len(numbers)) for i in range(len(texts))]
 
 
 def corpus_of_labelled(

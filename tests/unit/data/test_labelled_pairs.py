@@ -130,6 +130,15 @@ def test_sources_and_targets_that_come_again(tmp_path: Path) -> None:
     assert [texts.swapped for texts in read] == [(), read[0].pairs, *[read[1].pairs] * 2]
 
 
+def test_a_later_example_joins_two_groups(tmp_path: Path) -> None:
+    """The third has the source of the first and the target of the second: all lie in one half."""
+    texts = ["a b\tx y", "c d\tz u", "a b\tz u", "e f\tv w"]
+    rows = [f"{text}\t0\t1\tx" for text in texts]
+    corpus = open_labelled(written(tmp_path, cross_rows(*rows)))
+    assert corpus.labelled is not None
+    assert [texts.half for texts in corpus.labelled()] == [0, 0, 0, 1]
+
+
 def test_sides_without_spaces_are_counted_in_characters(tmp_path: Path) -> None:
     corpus = open_labelled(written(tmp_path, cross_rows("ab\tx y\t0\t1\tx", "c\tz\t0\t0\tx")))
     assert corpus.labelled is not None
