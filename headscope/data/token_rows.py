@@ -32,7 +32,7 @@ class Row:
 
     index: int  # Among all rows of the task
     ids: tuple[int, ...]  # Token ids, special tokens included
-    types: tuple[int, ...] | None  # Token types; None for those that the model takes unasked
+    types: tuple[int, ...] | None  # Token types; None where the model is given none
     content: tuple[int, ...]  # Positions that are no special token
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
     gold: tuple[int, ...] = ()  # The tokens that stood there
@@ -154,7 +154,7 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
 
 
 def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
-    """Right-pad rows into one batch; of pairs sources and targets."""
+    """Right-pad rows into one batch; of pairs sources and targets. All rows are pairs, or none."""
     pairs = [row for row in rows if isinstance(row, PairRow)]
     predicted = torch.tensor(list(_predicted(rows, pairs)), dtype=torch.long)
     row_index, position, gold = predicted.reshape(-1, 3).t().to(device)
@@ -280,8 +280,10 @@ def _pair_row(
 
     labels = (*code, *target.ids[start:stop], target_ends.stop)
     n_code = len(code)
-    # The decoder reads a token one position after it has written it.
-    punctuation = [position + 1 + n_code - start for position in _punctuation(target_text, target)]
+    # The decoder reads a token one position after it has written it: of a text a b it writes
+    # code a b stop, and reads start code a b.
+    shift = 1 + n_code - start
+    punctuation = [position + shift for position in _punctuation(target_text, target)]
     return PairRow(
         index=index,
         ids=tuple(source.ids),

@@ -126,7 +126,7 @@ class Pruner:
         return tell
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
-        """Remove units and repair what is left."""
+        """Remove units and repair what is left: gates of heads, and new output maps."""
         if kind is Repair.none or not 0 < len(removed) < len(self.units):
             return Repaired.bare(self.units, removed)
         if kind is Repair.scale:
@@ -238,7 +238,8 @@ class Pruner:
     def _run(self, pruned: Repaired, *, all_metrics: bool) -> Outputs:
         """Run a pruned model over all evaluation data, once: its outputs, example by example.
 
-        Without ``all_metrics`` no texts are written that only further metrics are made of.
+        Without ``all_metrics`` the model writes no texts for the metrics that need them (BLEU); its
+        main metric does without.
         """
         if not pruned.removed:
             return self.full
@@ -251,7 +252,8 @@ class Pruner:
         key = (pruned.removed, pruned.gates.numpy(force=True).tobytes(), maps)
         if key in self._outputs:
             _, had_all_metrics, outputs = self._outputs[key]
-            if had_all_metrics or not (all_metrics and task.writes):
+            needs_texts = all_metrics and task.writes
+            if had_all_metrics or not needs_texts:
                 return outputs
 
         # Make it and run it.

@@ -267,19 +267,20 @@ class ReportOptions(ClaimsOptions):
         return (*self._options_of_sections(), "files")
 
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
-        """Return the needs of the most demanding section, since they run one after the other.
+        """Return the bytes that the most demanding section holds beside a model of such weights.
 
-        The second value has what is needed if that section is skipped.
+        Sections run one after the other. The second value has what is needed if that section is
+        skipped, by how a user skips it.
         """
-        needs = {
+        bytes_by_section = {
             name: options.needs(weights)[0] for name, options in self._options_of_sections().items()
         }
-        if not needs:
+        if not bytes_by_section:
             return 0.0, {}
-        most_demanding = max(needs, key=lambda name: (needs[name], name))
-        most = needs.pop(most_demanding)
-        rest = max(needs.values(), default=0.0)
-        return most, {f"{most_demanding} (--skip {most_demanding})": rest}
+        largest = max(bytes_by_section, key=lambda name: (bytes_by_section[name], name))
+        most = bytes_by_section.pop(largest)
+        rest = max(bytes_by_section.values(), default=0.0)
+        return most, {f"{largest} (--skip {largest})": rest}
 
     def _options_of_sections(self) -> dict[str, ModelOptions]:
         """Return the options of every section that the report runs."""

@@ -88,6 +88,7 @@ def _unequal_runs(diff: DiffResult, kind: str) -> Iterator[str]:
 
 
 def _anything(diff: DiffResult) -> Iterable[str]:
+    """Return one piece of evidence without words where anything differs: the reason says enough."""
     return () if diff.equal else ("",)
 
 
@@ -209,12 +210,14 @@ def _reason(diff: DiffResult, rule: Rule) -> str:
     if rule.name == _DROP and "prune" in diff.compared and not diff.metrics_compared:
         return "no value of pruning is in both: the metric, methods or fractions differ"
     evidence = kind.evidence(diff) if rule.bound is None else _drops(diff, rule.bound)
-    names = [visible(text) for text in evidence]
-    if not names:
+    changes = [visible(text) for text in evidence]
+    if not changes:
         return ""
-    heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
+    # Of a rule about heads each piece of evidence is one head.
+    heads = "1 head" if len(changes) == 1 else f"{len(changes)} heads"
     reason = kind.reason.format(heads=heads, new=visible(diff.new))
-    return f"{reason}: {listed(names)}" if any(names) else reason
+    has_words = any(changes)
+    return f"{reason}: {listed(changes)}" if has_words else reason
 
 
 def _measured(diff: DiffResult, rule: Rule) -> str:

@@ -147,17 +147,20 @@ def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
     Gives (n_heads, d_head), float64, by row of the site. Layers that share a module have one b_O,
     so each has the mean of all of them.
     """
+    # One kind of position is counted: the real queries of a stack.
     batches_with_queries = (
         (batch, {stack: [batch.queries_of(stack).bool()] for stack in loaded.stacks})
         for batch in share(task.batches(loaded))
     )
     sums, counts = sums_of_z(loaded, batches_with_queries)
+
+    # Add up those of all processes: a tensor for each row of a site, the counts as the last one.
     all_counts = torch.cat(list(counts.values()))
     *sums_of_all, counts_of_all = summed("means of z", *sums.values(), all_counts)
-    means = {
-        row: sum_of_row[0] / max(count, 1)
-        for row, sum_of_row, count in zip(sums, sums_of_all, counts_of_all.tolist(), strict=True)
-    }
+    means = {}
+    for row, sum_of_kinds, count in zip(sums, sums_of_all, counts_of_all.tolist(), strict=True):
+        (sum_of_row,) = sum_of_kinds
+        means[row] = sum_of_row / max(count, 1)
     for layers in shared_layers(loaded.sites):
         mean = torch.stack([means[row] for row in layers]).mean(dim=0)
         means.update(dict.fromkeys(layers, mean))

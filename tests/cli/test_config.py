@@ -202,7 +202,7 @@ def test_sections_take_their_table_and_the_flags(tmp_path):
     trees.write_text("1\tcat\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
     path.write_text(
         f"[classify]\ntext = '{text}'\nlanguage = 'en'\noutput = 'o'\ndtype = 'float64'\n"
-        "[depth]\ndtype = 'float32'\nlog = true\n[prune]\nlimit = 3\nsave = 'x'\n"
+        "[depth]\ndtype = 'float32'\n[prune]\nlimit = 3\nsave = 'x'\n"
     )
     context = typer.Context(GROUP)
     names = ("validate", "classify", "rank", "depth", "prune")

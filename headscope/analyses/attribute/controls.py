@@ -31,7 +31,8 @@ def shuffled_examples(
             return _same_output_of(loaded, first, calibration)[:UNRELATED]
         return _paired_with(first, calibration)
     n = len(examples)
-    following = [(examples[i], examples[(i + 1) % n]) for i in spread(n, SHUFFLED)]
+    chosen = spread(n, SHUFFLED)  # at even distances, if there are more
+    following = [(examples[i], examples[(i + 1) % n]) for i in chosen]
     if first.kind in ("class", "token"):
         return [replace(other, label=example.label) for example, other in following]
     return [_exchanged(example, [other.rows[-1]]) for example, other in following]
@@ -48,8 +49,8 @@ def _paired_with(example: Example, calibration: Sequence[Row]) -> list[Example]:
     if len(example.rows) < 3:
         return [_exchanged(example, [row]) for row in unrelated[:UNRELATED]]
     following = [*unrelated[1:], unrelated[0]]  # the first text follows the last
-    pairs = zip(unrelated[:UNRELATED], following, strict=False)
-    return [_exchanged(example, pair) for pair in pairs]
+    second_and_third = zip(unrelated[:UNRELATED], following, strict=False)
+    return [_exchanged(example, texts) for texts in second_and_third]
 
 
 def _exchanged(example: Example, rows: Sequence[Row]) -> Example:
@@ -57,8 +58,8 @@ def _exchanged(example: Example, rows: Sequence[Row]) -> Example:
     if example.kind == "cosine":
         return replace(example, rows=(example.rows[0], *rows))
     (source,) = rows
-    pair = replace(example.pair, ids=source.ids, content=source.content)
-    return replace(example, rows=(pair,))
+    source_and_target = replace(example.pair, ids=source.ids, content=source.content)
+    return replace(example, rows=(source_and_target,))
 
 
 def _same_output_of(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:

@@ -61,6 +61,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     with validating(opened, options.validate) as certificate:
         if frequencies is None or corpus is not source:
             frequencies = find_frequencies(corpus, options.frequencies, options.language)
+    validation = certificate.result()  # nothing is measured on a model that fails
 
     # Measure every stack, and label its heads.
     loaded = opened.with_all_stacks
@@ -72,7 +73,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     result = ClassifyResult(
         schema=SCHEMA,
         provenance=provenance(measured, command=options.command, seed=options.seed, data=corpus),
-        validation=certificate.result(),
+        validation=validation,
         corpus=_corpus_info(corpus, by_stack, frequencies, options),
         thresholds=_least_scores(thresholds),
         heads=tuple(chain.from_iterable(stack.heads for stack in by_stack)),

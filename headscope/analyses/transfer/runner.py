@@ -153,10 +153,14 @@ class Runner:
         return search.best
 
     def _optimum(self, cell: Cell, seed: int, search: _RateSearch) -> str:
-        """Say where the best rate lies among those that were tried; ``edge`` asks for more."""
+        """Say where the best rate lies among those that were tried; ``edge`` asks for more.
+
+        At the lowest rate the search may end: where it trains as a rate of 0 would, a rate below it
+        cannot be better.
+        """
         if len(search.losses) < 2:
             return "not searched"
-        if rate_beyond(search.losses, search.best_rate) is None:
+        if rate_beyond(search.losses, search.best_rate) is None:  # rates on both sides were tried
             return "inside"
         is_lowest = search.best_rate == min(search.losses)
         if is_lowest and self._is_as_good_as_nothing(cell, seed, search.best):
@@ -169,13 +173,14 @@ class Runner:
         A rate of 0 trains only the classifier; where nothing else is trained, it trains nothing.
         """
         losses = [point.validation_loss for point in best.curve]
-        if cell.variant == "head":
+        if cell.variant == "head":  # nothing is trained: the first loss stays
             losses_of_nothing = losses[:1] * len(losses)
         else:
             alone = dataclasses.replace(cell, variant="head")
             outcome = self._outcome(alone, seed, CLASSIFIER_RATE)
             losses_of_nothing = [point.validation_loss for point in outcome.curve]
-        largest_gap = SAME * (losses[0] or math.inf)
+        first_loss = losses[0]
+        largest_gap = SAME * first_loss if first_loss else math.inf  # no loss, nothing to go by
         gaps = [
             abs(loss - loss_of_nothing)
             for loss, loss_of_nothing in zip(losses, losses_of_nothing, strict=False)

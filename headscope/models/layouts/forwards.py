@@ -87,7 +87,7 @@ class WithoutHeads:
     """
 
     headscope_extends = True
-    layer_idx: int = 0
+    layer_idx: int | None = None  # None in modules that no cache knows, such as an encoder's
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's own forward; let the cache of its layer count tokens without keys."""
@@ -95,8 +95,9 @@ class WithoutHeads:
         cache = kwargs.get("past_key_values")
         decoder_cache = getattr(cache, "self_attention_cache", cache)
         layers = getattr(decoder_cache, "layers", ())
-        if self.layer_idx < len(layers):
-            layer = layers[self.layer_idx]
+        index = self.layer_idx or 0
+        if index < len(layers):
+            layer = layers[index]
             vars(layer)["get_seq_length"] = functools.partial(_tokens, layer)
         return output
 

@@ -67,7 +67,7 @@ class Recording:
     failure: str | None = None  # Why the pass broke off, if it did
 
     def keep(self, name: str, site: AttentionSite, shown: Any) -> None:
-        """Keep what a site showed, if it is one of these."""
+        """Keep what a site showed, if it is one of those that are recorded."""
         if site in self.sites:
             self.seen[name][site.row] = shown
 
@@ -133,7 +133,9 @@ class Softmaxes(TorchFunctionMode):
 
     last: Tensor | None = None
     entered: Tensor | None = None  # What went into it.
-    #: The last float64 tensor that was rounded to float32, and what it then was.
+    #: Some models round their scores to float32 before the softmax, whatever their dtype. In a
+    #: model of float64 that is undone: the last float64 tensor that ``float()`` rounded, and what
+    #: it returned, by which the softmax is recognised that takes it.
     _before_rounding: Tensor | None = None
     _rounded: Tensor | None = None
 

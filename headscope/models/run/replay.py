@@ -55,8 +55,10 @@ class Recorded:
     def only_before(self, site: AttentionSite) -> Recorded:
         """Return what a pass that differs from this site on needs: less memory, for many batches.
 
-        A layer that is played back ignores what it is given. So where only the next layer reads a
-        state, any state may stand there, and the last one is held in place of all before it.
+        A layer that is played back ignores what it is given. Of four layers in a chain that come
+        before the site, only the fourth's output is read, by the layer that runs; those of the
+        first three are handed to layers that ignore them. So the fourth's stands in place of all
+        three, and one state is held.
         """
         calls = self.calls[: self.calls_before(site)]
         for index in reversed(range(len(calls) - 1)):
@@ -137,9 +139,10 @@ class Rerun:
         self._row = 0
         self._recorded: dict[int, Recorded] = {}  # By the identity of a batch's token ids
         table = loaded.model.get_input_embeddings().weight
-        token_rows = [batch.inputs[0] for batch in self.batches]
-        token_rows += [batch.hidden_mask for batch in self.batches if batch.decoder_inputs]
-        n_states = sum(ids.numel() for ids in token_rows)
+        # A layer has a state for each token, and a decoder's layer one for each of its own tokens.
+        tokens = [batch.inputs[0] for batch in self.batches]
+        tokens += [batch.hidden_mask for batch in self.batches if batch.decoder_inputs]
+        n_states = sum(ids.numel() for ids in tokens)
         self._fits = n_states * table.shape[-1] * table.element_size() <= RECORDED
 
     def start_at(self, row: int) -> None:
