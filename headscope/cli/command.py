@@ -35,7 +35,6 @@ from headscope.core.errors import (
     ArtefactError,
     CheckFailedError,
     CorpusError,
-    InputError,
     InterruptedRunError,
     WrongOptionError,
 )
@@ -160,7 +159,7 @@ class CommandRun:
             arguments["folder"] = self.folder
             arguments["state"] = self.folder / self.command.state_file
         elif self.values.get("resume"):
-            raise InputError(
+            raise WrongOptionError(
                 "There is nothing to resume from: name the folder of the run (-o DIR)."
             )
         if self.command.name == "insights":

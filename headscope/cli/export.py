@@ -28,9 +28,9 @@ def export(
     kind: Annotated[
         str,
         typer.Argument(
-            help="Which runtime is to open it.",
+            help="Which runtime is to open it: onnx or openvino.",
             parser=Choice(tuple(_PRECISIONS)),
-            metavar="[onnx|openvino]",
+            metavar="RUNTIME",
             show_default=False,
         ),
     ],

@@ -56,7 +56,7 @@ class OptionalModelFlag:
     """The model of a command that may find out by itself which one is meant."""
 
     model: Annotated[
-        str, Option(help=MODEL_HELP, metavar="[MODEL]", argument=True, required=False)
+        str, Option(help=MODEL_HELP, metavar="MODEL", argument=True, required=False)
     ] = ""
 
 
