@@ -65,13 +65,16 @@ def entry(
     signature = _signature(kind, result_class)
 
     def function(*arguments: Any, options: ModelOptions | None = None, **keywords: Any) -> Any:
+        _refuse_unused(kind, arguments, keywords)
+        values = signature.bind(*arguments, **keywords).arguments
+        model = values.pop("model")
         if options is None:
-            _refuse_unused(kind, arguments, keywords)
-            values = signature.bind(*arguments, **keywords).arguments
-            model = values.pop("model")
             options = kind(**{"command": f"headscope.{name}", **values})
-        else:
-            (model,) = arguments
+        elif values or not isinstance(options, kind):
+            raise UnusedOptionError(
+                f"{name}() takes options, a {kind.__name__}, in place of single ones; give one of "
+                "the two."
+            )
 
         from headscope.models.run.implementation import quiet_transformers
         from headscope.models.run.products import full_precision

@@ -10,6 +10,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope import prune
+from headscope.analyses.rank import RankOptions
 from headscope.cli.app import click_command
 from headscope.core.errors import InputError, UnusedOptionError
 from headscope.models.run.loaded import LoadedModel
@@ -73,6 +74,16 @@ def test_an_option_of_loading_is_refused_beside_a_loaded_model(name, option, ber
 def test_options_that_do_not_go_together_are_refused(name, options, words, bert):
     with pytest.raises(InputError, match=words):
         getattr(headscope, name)(bert, **options)
+
+
+def test_options_as_one_object_stand_in_place_of_single_ones(bert):
+    options = RankOptions(share="sigma", fresh=False)
+    result = headscope.rank(model=bert, options=options)
+    assert result.heads == headscope.rank(bert, share="sigma", fresh=False).heads
+    assert result.heads != headscope.rank(bert, fresh=False).heads
+    for beside, given in (({"share": "sigma2"}, options), ({}, PruneOptions())):
+        with pytest.raises(UnusedOptionError, match=r"rank\(\) takes options, a RankOptions"):
+            headscope.rank(bert, options=given, **beside)
 
 
 def test_function_and_command_have_the_defaults_of_the_options():
