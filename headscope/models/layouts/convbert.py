@@ -38,14 +38,13 @@ class ConvBertLayout(Layout):
     """
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Read W_Q of the heads that are left."""
+        """Match as usual; in a module that has lost heads, W_Q is the rows of those left."""
         projections = super().match(module, parent)
-        heads: tuple[int, ...] | None = getattr(module, "headscope_kept", None)
-        if projections is None or heads is None:
+        remaining: tuple[int, ...] | None = getattr(module, "headscope_kept", None)
+        if projections is None or remaining is None:
             return projections
-        queries = _RowsOfHeads(
-            projections.q.module, heads=heads, width=self.d_head(module, projections)
-        )
+        d_head = self.d_head(module, projections)
+        queries = _RowsOfHeads(projections.q.module, heads=remaining, width=d_head)
         return replace(projections, q=queries)
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
@@ -58,8 +57,7 @@ class ConvBertLayout(Layout):
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module attend with the queries of its own heads only."""
-        extend(module, _FewerHeads)
-        vars(module)["headscope_kept"] = tuple(remaining)
+        extend(module, _FewerHeads, headscope_kept=tuple(remaining))
 
     def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
         """Append the convolution's output to z."""
@@ -89,6 +87,7 @@ class _RowsOfHeads(LinearMap):
         return F.linear(x, self.weight, self.bias)
 
     def _rows(self, tensor: Tensor) -> Tensor:
+        """Pick the heads' rows: heads (0, 2) of width 2 own rows 0, 1, 4 and 5."""
         by_head = tensor.reshape(-1, self.width, *tensor.shape[1:])
         return by_head[list(self.heads)].flatten(0, 1)
 
@@ -98,23 +97,30 @@ def convolution(module: Any, x: Tensor) -> Tensor:
 
     Every position mixes the values around it with a kernel of its own for each head.
     """
-    size = module.conv_kernel_size
+    batch, n_pos, _ = x.shape
+    size = module.conv_kernel_size  # positions that a kernel reaches
     width = module.attention_head_size
+
+    # The kernel of each position and head: softmax over the positions that it reaches.
     keys = module.key_conv_attn_layer(x.transpose(1, 2)).transpose(1, 2)
     logits = module.conv_kernel_layer(keys * module.query(x))  # (batch, pos, n_heads * size)
     kernel = torch.softmax(logits.reshape(-1, size), dim=-1)
-    kernel = kernel.view(*x.shape[:2], -1, size, 1)
-    values = F.pad(module.conv_out_layer(x), (0, 0, size // 2, size // 2))
+    kernel = kernel.view(batch, n_pos, -1, size, 1)  # (batch, pos, n_heads, size, 1)
+
+    # Each position's neighbours, mixed by it.
+    reach = size // 2
+    values = F.pad(module.conv_out_layer(x), (0, 0, reach, reach))  # zeros before and after
     neighbours = values.unfold(1, size, 1)  # (batch, pos, n_heads * width, size)
-    mixed: Tensor = neighbours.reshape(*x.shape[:2], -1, width, size) @ kernel
+    by_head = neighbours.reshape(batch, n_pos, -1, width, size)
+    mixed: Tensor = by_head @ kernel  # (batch, pos, n_heads, width, 1)
     return mixed.flatten(2)
 
 
 class _FewerHeads:
-    """A ConvBERT attention module without some of its heads."""
+    """An extension: a ConvBERT attention module without some of its heads."""
 
     headscope_extends = True
-    headscope_kept: tuple[int, ...]
+    headscope_kept: tuple[int, ...]  # The heads that are left, by their original index
     attention_head_size: int
     query: nn.Linear
     key: nn.Linear
@@ -126,7 +132,8 @@ class _FewerHeads:
         """Attend with the heads that are left; the convolution keeps all queries."""
         x = hidden_states
         width = self.attention_head_size
-        q = split(self.query(x), -1, width).transpose(1, 2)[:, list(self.headscope_kept)]
+        all_q = split(self.query(x), -1, width).transpose(1, 2)  # (batch, all heads, pos, width)
+        q = all_q[:, list(self.headscope_kept)]
         k = split(self.key(x), -1, width).transpose(1, 2)
         v = split(self.value(x), -1, width).transpose(1, 2)
         scores = q @ k.transpose(-1, -2) / width**0.5

@@ -13,11 +13,10 @@ from headscope.models.layouts.maps import LinearMap, Projections
 
 @dataclass(frozen=True)
 class EsmLayout(Layout):
-    """ESM's W_Q and b_Q as its scores have them; these are not scaled again.
+    """ESM, whose W_Q and b_Q are taken to be the checkpoint's divided by sqrt(d_head).
 
-    ``attn_scores = rotated(x W_Q / sqrt(d_head)) rotated(x W_K)^T``, so the canonical W_Q and b_Q
-    are those of the checkpoint divided by sqrt(d_head), and the scale is 1. Models with absolute
-    positions rotate nothing.
+    ``attn_scores = rotated((x W_Q + b_Q) / sqrt(d_head)) rotated(x W_K + b_K)^T``: the scores are
+    not scaled again, so that the scale is 1. Models with absolute positions rotate nothing.
     """
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:

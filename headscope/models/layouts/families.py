@@ -1,6 +1,6 @@
 """Families that are tested, by their layout, and those that cannot be covered, with the reason.
 
-Without torch: ``headscope list families`` reads the two tables.
+Imports no torch, so that ``headscope list families``, which prints the two tables, is quick.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ REFUSED = {
 
 
 def refuse(family: str, name: str) -> None:
-    """Refuse a model of a family that cannot be covered."""
+    """Raise UnsupportedModelError if ``family`` cannot be covered; ``name`` is the model's."""
     if family in REFUSED:
         article = "an" if family[0] in "aeio" else "a"
         raise UnsupportedModelError(
@@ -140,7 +140,7 @@ def refuse(family: str, name: str) -> None:
 
 
 def other_input(model: Any) -> str | None:
-    """Say what a model reads that is no text, if anything is known of it."""
+    """Say why a model that is not in ``REFUSED`` cannot be fed text alone; None if nothing does."""
     models = [name.removesuffix("_config") for name in getattr(model.config, "sub_configs", {})]
     if len(models) > 1:
         return (

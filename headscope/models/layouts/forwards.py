@@ -1,4 +1,10 @@
-"""The forward functions of attention modules: what they ask for, take, and are extended by."""
+"""The forward functions of attention modules: read what they take, and extend them.
+
+transformers writes a forward function for each family. Three questions are asked of it here: does
+it look its attention up in transformers' table, so that ours can be put there
+(:func:`asks_interface`); what are the arguments of a call (:func:`arguments_of`); and how does a
+module that has lost heads run where the family's own forward cannot (:func:`extend`).
+"""
 
 from __future__ import annotations
 
@@ -9,26 +15,36 @@ from typing import Any
 
 from torch import nn
 
-#: A forward function that uses this name asks transformers for its attention.
+#: The table of attention functions in transformers: a forward whose code names it looks its
+#: attention up there.
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
 
 @functools.cache
 def asks_interface(kind: Any) -> bool:
-    """Whether the forward of a class, or of one that it extends, asks for a custom attention."""
-    forwards = (vars(base).get("forward") for base in kind.__mro__)
-    codes = (inspect.unwrap(f).__code__ for f in forwards if inspect.isfunction(f))
-    return any(_INTERFACE in code.co_names for code in codes)
+    """Whether the forward of a class, or of one that it extends, looks its attention up."""
+    for base in kind.__mro__:
+        forward = vars(base).get("forward")
+        if inspect.isfunction(forward):
+            code = inspect.unwrap(forward).__code__
+            if _INTERFACE in code.co_names:
+                return True
+    return False
 
 
 def arguments_of(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call of a module by name, catch-all ones included."""
+    """Return the arguments of a call of a module by name.
+
+    ``forward(self, x, mask=None, **more)`` called as ``(a, mask=b, bias=c)``
+    -> ``{"x": a, "mask": b, "bias": c}``.
+    """
     kind: Any = type(module)
     signature = _signature(kind)
     arguments = signature.bind(module, *args, **kwargs).arguments
-    arguments.pop(next(iter(signature.parameters)))  # the module
+    name_of_self = next(iter(signature.parameters))
+    del arguments[name_of_self]
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             arguments |= arguments.pop(parameter.name, {})
@@ -37,7 +53,11 @@ def arguments_of(
 
 @functools.cache
 def _signature(kind: Any) -> inspect.Signature:
-    """Return the signature of the family's own forward, which a subclass may hide by ``*args``."""
+    """Return the signature of the family's own forward.
+
+    Classes of headscope's extensions are passed over, and so is a forward of a subclass that takes
+    ``*args`` and hands them on.
+    """
     signatures = [
         inspect.signature(base.forward)
         for base in kind.__mro__
@@ -63,14 +83,18 @@ def follow(module: nn.Module, path: str) -> object:
     return target
 
 
-def extend(module: nn.Module, extension: type) -> None:
-    """Let a module's class be extended, once: methods of ``extension`` come before its own.
+def extend(module: nn.Module, extension: type, **settings: object) -> None:
+    """Put an extension's methods before those of a module's class, and set attributes for them.
 
-    Unlike a changed attribute, a class survives copying and leaves the module's state as it is.
+    The module gets a new class, ``class BertSelfAttention(extension, BertSelfAttention)``, unless
+    it has one already. Unlike a changed method, a class survives copying. Every extension states
+    ``headscope_extends = True``, by which the family's own classes are told from it.
     """
     if not isinstance(module, extension):
         kind: Any = type(module)
         module.__class__ = _extended(kind, extension)
+    for name, value in settings.items():
+        setattr(module, name, value)
 
 
 @functools.cache
@@ -80,7 +104,7 @@ def _extended(kind: Any, extension: type) -> Any:
 
 
 class WithoutHeads:
-    """An attention module without any head, which still counts what its cache holds.
+    """An extension: a module without any head, whose cache still counts tokens.
 
     transformers counts the tokens of earlier steps by the keys of a decoder's first layer, and
     counts empty keys as no token: every step of generating would begin at position 0.
@@ -94,14 +118,16 @@ class WithoutHeads:
         output = super().forward(*args, **kwargs)  # type: ignore[misc]
         cache = kwargs.get("past_key_values")
         decoder_cache = getattr(cache, "self_attention_cache", cache)
-        layers = getattr(decoder_cache, "layers", ())
-        index = self.layer_idx or 0
-        if index < len(layers):
-            layer = layers[index]
-            vars(layer)["get_seq_length"] = functools.partial(_tokens, layer)
+        cached_layers = getattr(decoder_cache, "layers", ())
+        index = 0 if self.layer_idx is None else self.layer_idx
+        if index < len(cached_layers):
+            layer = cached_layers[index]
+            layer.get_seq_length = functools.partial(_cached_tokens, layer)
         return output
 
 
-def _tokens(layer: Any) -> int:
+def _cached_tokens(layer: Any) -> int:
     """Return how many tokens one layer of a cache holds, whatever its number of heads."""
-    return int(layer.keys.shape[-2]) if layer.is_initialized and layer.keys.dim() > 1 else 0
+    if not layer.is_initialized or layer.keys.dim() < 2:
+        return 0
+    return int(layer.keys.shape[-2])  # keys are (batch, n_heads, pos, d_head)

@@ -1,10 +1,13 @@
-r"""Maps of q, k and v that are stored as one, and how its rows are told apart.
+"""Maps of q, k and v that are stored as one, and how its rows are told apart.
 
 A fused map is a sequence of equal blocks of rows. Each block has rows of q, then of k, then of v::
 
     stacked    one block of all heads    q0 q1 q2 k0 k1 k2 v0 v1 v2    (GPT-2, ModernBERT)
     by head    a block for each head     q0 k0 v0, q1 k1 v1, q2 k2 v2  (DeBERTa)
     grouped    a block for each group    q0 q1 k0 v0, q2 q3 k1 v1      (heads that share k and v)
+
+A :class:`FusedMap` is one of the three maps within it; a :class:`Fused` says how a layout stacks
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class FusedMap(LinearMap):
 
     index: int = 0  # 0 for q, 1 for k, 2 for v
     block: int | None = None  # Rows of a block; None where the whole map is one
-    shares: tuple[int, int, int] = (1, 1, 1)  # The proportions of a block's rows of q, k and v
+    #: The proportions of a block's rows of q, k and v; (2, 1, 1) where two heads share a key.
+    shares: tuple[int, int, int] = (1, 1, 1)
 
     @property
     def weight(self) -> Tensor:
@@ -59,14 +63,19 @@ class FusedMap(LinearMap):
         return self._rows(returned, -1)
 
     def _rows(self, tensor: Tensor, axis: int) -> Tensor:
-        """Pick this map's entries along the axis that counts the fused map's rows."""
+        """Pick this map's entries along the axis that counts the fused map's rows.
+
+        Blocks of 6 rows with shares (1, 1, 1): k (index 1) is rows 2 and 3 of each block.
+        """
         axis %= tensor.dim()
-        block = self.block or max(1, tensor.shape[axis])  # no rows are left where no head is
+        block = self.block
+        if block is None:  # the whole map, which has no rows where no head is left
+            block = max(1, tensor.shape[axis])
         unit = block // sum(self.shares)
-        first = sum(self.shares[: self.index]) * unit
+        first_row = sum(self.shares[: self.index]) * unit
         n_rows = self.shares[self.index] * unit
-        blocks = split(tensor, axis, block)
-        return blocks.narrow(axis + 1, first, n_rows).flatten(axis, axis + 1)
+        blocks = split(tensor, axis, block)  # (..., blocks, rows of a block, ...)
+        return blocks.narrow(axis + 1, first_row, n_rows).flatten(axis, axis + 1)
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class Stacked(Fused):
         return FusedMap(fused, index)
 
     def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
-        """A head has rows in each third."""
+        """List weight and bias, in each third of which a head has ``d_head`` rows."""
         return rows_of_linear(getattr(module, self.name), d_head, stacked_maps=3)
 
 
@@ -111,5 +120,5 @@ class ByHead(Fused):
         return FusedMap(fused, index, block=3 * d_head)
 
     def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
-        """A head has one run of rows, three times as long as it is wide."""
+        """List weight and bias, in which a head has ``3 * d_head`` rows side by side."""
         return rows_of_linear(getattr(module, self.name), 3 * d_head)

@@ -17,20 +17,20 @@ class Gpt2Layout(Layout):
     """GPT-2, which keeps both of its maps transposed."""
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
-        """Set where the fused output is split; a layer without heads has three empty thirds."""
+        """Set how wide the parts are that GPT-2 cuts the fused output of q, k and v into."""
         attention: Any = module
         attention.split_size = len(remaining) * attention.head_dim
-        if not remaining:
+        if not remaining:  # parts of width 0 would be none at all; a list says that there are three
             attention.split_size = [0, 0, 0]
         extend(attention.c_proj, _NothingIn)
 
 
 class _NothingIn:
-    """GPT-2's output map, which fails on inputs of no width where no head is left."""
+    """An extension of GPT-2's output map, which fails on the empty input where no head is left."""
 
     headscope_extends = True
-    nx: int
-    nf: int
+    nx: int  # Width of x
+    nf: int  # Width of what it returns
     bias: Tensor
 
     def forward(self, x: Tensor) -> Tensor:

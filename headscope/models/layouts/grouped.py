@@ -1,7 +1,9 @@
 """Keys and values that several heads share (grouped-query attention).
 
-Of ``n_heads`` heads in groups of ``size``, heads ``g * size`` to ``(g + 1) * size - 1`` read the
-g-th keys and values. These are removed only with the last head that reads them.
+Six heads in groups of 2: heads 0 and 1 read the keys and values of group 0, heads 2 and 3 those of
+group 1, heads 4 and 5 those of group 2. A group's keys and values are removed only with the last
+head that reads them. Where groups have become uneven, as with heads 0, 1 and 4, transformers cannot
+run the module any more; :func:`ungroup` then gives each head keys and values of its own.
 
 References
 ----------
@@ -20,18 +22,19 @@ from torch import Tensor, nn
 from headscope.models.layouts.forwards import extend
 from headscope.models.layouts.maps import HeadRows
 
-#: Attribute of a module that lost heads: how many heads shared a key before.
+#: Attribute of a module that lost heads: how many heads shared keys before.
 _GROUP = "headscope_group"
 
 
 def group_size(module: nn.Module) -> int:
-    """Return how many heads share a key, or shared it before any was removed; 1 in most models."""
-    size: int = vars(module).get(_GROUP, getattr(module, "num_key_value_groups", 1))
-    return size
+    """Return how many heads share keys, or shared them before any was removed; 1 in most models."""
+    size_now: int = getattr(module, "num_key_value_groups", 1)
+    size_before: int = getattr(module, _GROUP, size_now)
+    return size_before
 
 
 def groups_of(heads: Sequence[int], size: int) -> list[int]:
-    """List the groups that some heads belong to, in order."""
+    """List the groups that some heads belong to: heads 0, 1, 4 in groups of 2 -> [0, 2]."""
     return sorted({head // size for head in heads})
 
 
@@ -42,10 +45,11 @@ class GroupRows(HeadRows):
     group: int = 1  # Heads that share them, before any was removed
 
     def rows(self, present: Sequence[int], heads: Sequence[int]) -> Tensor:
-        """Return the rows that only ``heads`` own; parameters as in HeadRows."""
+        """Return the rows that no other present head reads: those that go when ``heads`` go."""
         groups = groups_of(present, self.group)
-        needed = {head // self.group for head in present if head not in heads}
-        return super().rows(groups, [group for group in groups if group not in needed])
+        other_heads = [head for head in present if head not in heads]
+        still_read = groups_of(other_heads, self.group)
+        return super().rows(groups, [group for group in groups if group not in still_read])
 
 
 def rows_of_groups(linear: nn.Module, width: int, group: int) -> list[HeadRows]:
@@ -56,18 +60,18 @@ def rows_of_groups(linear: nn.Module, width: int, group: int) -> list[HeadRows]:
 def ungroup(module: nn.Module, maps: Sequence[nn.Module], kv_heads: Sequence[int]) -> None:
     """Let a module whose groups are uneven give each head its keys and values.
 
-    ``maps`` make the keys and the values; ``kv_heads`` says which of them each head reads.
+    ``maps`` are those of the keys and of the values. ``kv_heads`` says for each head that is left
+    which of the groups that are left it reads: heads 0, 1, 4 in groups of 2 -> [0, 0, 1].
     """
     attention: Any = module
-    vars(attention)[_GROUP] = group_size(attention)
+    setattr(attention, _GROUP, group_size(attention))
     attention.num_key_value_groups = 1
     for linear in maps:
-        extend(linear, _EachHead)
-        vars(linear)["headscope_kv_heads"] = tuple(kv_heads)
+        extend(linear, _EachHead, headscope_kv_heads=tuple(kv_heads))
 
 
 class _EachHead:
-    """A map of shared keys or values that returns those of every head, not of every group."""
+    """An extension: a map of shared keys or values that returns them for each head."""
 
     headscope_extends = True
     headscope_kv_heads: tuple[int, ...]
@@ -77,5 +81,6 @@ class _EachHead:
         shared: Tensor = super().forward(x)  # type: ignore[misc]
         if not self.headscope_kv_heads:  # a layer that has lost all its heads keeps no rows either
             return shared
-        by_group = shared.chunk(len(set(self.headscope_kv_heads)), dim=-1)
+        n_groups = len(set(self.headscope_kv_heads))
+        by_group = shared.chunk(n_groups, dim=-1)  # each (batch, pos, d_head)
         return torch.cat([by_group[group] for group in self.headscope_kv_heads], dim=-1)

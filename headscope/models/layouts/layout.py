@@ -2,7 +2,12 @@
 
 A family is covered by a layout, not by its name: families that share one (bert, roberta, electra,
 xlm-roberta, camembert, ...) need nothing of their own. Recognising a layout proves nothing: the
-certificate does.
+certificate does, which compares our attention with the model's.
+
+Four classes: a :class:`Step` between maps and scores; a :class:`Layout`, the description of a
+family; an :class:`AttentionModule`, a module of a model together with the layout that describes it;
+and an :class:`AttentionSite`, that module as one layer of one stack, which is what measurements
+name and index.
 """
 
 from __future__ import annotations
@@ -38,9 +43,9 @@ _HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 
 
 class Step:
-    """One thing that a family does between its maps and its softmax; ``steps.py`` has them.
+    """One thing that a family does between its maps and its softmax, such as a rotation.
 
-    A step overrides one of the two methods.
+    A step overrides one of the two methods. Those of several families are in ``steps.py``.
     """
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
@@ -57,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Layout:
-    """A row of names, and a list of steps: where the maps are, and how they make scores.
+    """Names of attributes, and a list of steps: where the maps are, and how they make scores.
 
     The defaults are those of BERT and its kin. A family that does more in its forward than names
     and steps can say is a subclass, which overrides only what differs.
@@ -70,12 +75,13 @@ class Layout:
     #: Dotted path from the attention module, or from its parent when it starts with ``..``.
     out: str = "..output.dense"
     fused: Fused | None = None  # The one map that the module has in the place of q, k and v
-    #: An attribute of its modules, or an argument of their forward, that other families lack.
+    #: An attribute of its modules, or an argument of their forward, that other families lack; empty
+    #: where the names of the maps tell enough.
     needs: str = ""
-    #: Between the maps and the softmax, in this order.
-    steps: tuple[Step, ...] = ()
-    #: Whether its modules never ask transformers for their attention: their own forward is
-    #: exchanged for :meth:`run` while a model is routed.
+    steps: tuple[Step, ...] = ()  # Between the maps and the softmax, in this order
+    #: Whether its modules compute attention in their own forward, where others look a function up
+    #: in transformers' table. While a model runs through our attention, the function in the table
+    #: is ours; the forward of a module that bypasses the table is exchanged for :meth:`run`.
     bypasses: bool = False
     decoder_flag: str = "is_causal"  # The attribute that says that a query sees no later key
 
@@ -84,8 +90,10 @@ class Layout:
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Return the four maps if ``module``, which lies in ``parent``, has this layout."""
         kind: Any = type(module)
-        known = not self.needs or hasattr(module, self.needs) or self.needs in parameters_of(kind)
-        if not known or asks_interface(kind) == self.bypasses:
+        if self.needs and not hasattr(module, self.needs) and self.needs not in parameters_of(kind):
+            return None
+        bypasses = not asks_interface(kind)
+        if bypasses != self.bypasses:
             return None
         out = follow(parent if self.out.startswith("..") else module, self.out.removeprefix(".."))
         if not is_linear(out):
@@ -96,13 +104,14 @@ class Layout:
         q, k, v = maps
         projections = Projections(q, k, v, LinearMap(out))
         if self.fused and projections.q.out_features != projections.out.in_features:
-            return None  # a fused map of some other things
+            return None  # a map of that name that fuses other things than q, k and v
         return projections
 
     def _input_maps(self, module: nn.Module) -> InputMaps | None:
         """Return the maps of q, k and v; None if the module lacks one."""
         if self.fused is not None:
-            return self.fused.maps(module, width_of_head(module) or 1)
+            d_head = width_of_head(module)
+            return self.fused.maps(module, 1 if d_head is None else d_head)
         q = getattr(module, self.q, None)
         k = getattr(module, self.k, None)
         v = getattr(module, self.v, None)
@@ -111,15 +120,17 @@ class Layout:
         return LinearMap(q), LinearMap(k), LinearMap(v)
 
     def under(self, config: Any) -> Layout:
-        """Return the layout as a model's configuration makes it; itself by default."""
+        """Return the layout with what a model's configuration says of it; the same by default."""
         return self
 
     def d_head(self, module: nn.Module, projections: Projections) -> int:
-        """Return the width of one head."""
-        if (width := width_of_head(module)) is not None:
+        """Return the width of one head: stated, or from the number of heads, or of one head."""
+        width = width_of_head(module)
+        if width is not None:
             return width
         for name in _HEAD_COUNTS:
-            if isinstance(n_heads := getattr(module, name, None), int):
+            n_heads = getattr(module, name, None)
+            if isinstance(n_heads, int):
                 return projections.q.out_features // max(1, n_heads)
         return projections.q.out_features
 
@@ -138,16 +149,23 @@ class Layout:
         ]
 
     def shared_by(self, module: nn.Module, head_ids: Sequence[int]) -> list[int] | None:
-        """Return which stored keys and values each head reads; None where each has its own."""
+        """Return which stored keys and values each head reads; None where each has its own.
+
+        Groups of two, of which heads 0, 1 and 4 are left: keys of groups 0 and 2 are stored, so
+        [0, 0, 1].
+        """
         size = group_size(module)
+        if size == 1:
+            return None
         groups = groups_of(head_ids, size)
-        return None if size == 1 else [groups.index(head // size) for head in head_ids]
+        return [groups.index(head // size) for head in head_ids]
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Make a module's own forward run with the ``remaining`` of ``total`` heads.
 
-        Most run as they are: they ask for as many heads as the maps have rows for. Here, heads that
-        share keys are given keys of their own, as transformers expects groups of one size.
+        Called when the other heads' rows have been cut off. Most modules run as they are: they ask
+        for as many heads as the maps have rows for. Here, heads that share keys are given keys of
+        their own, as transformers expects groups of one size.
         """
         kv_heads = self.shared_by(module, list(remaining))
         if kv_heads is not None:
@@ -165,19 +183,22 @@ class Layout:
         return getattr(module, self.decoder_flag, False) is True
 
     def window(self, module: nn.Module) -> int | None:
-        """Return the largest visible distance, None for any; modules state the first invisible."""
+        """Return how many positions away a key may be; None for any."""
+        # A module states the smallest distance that is invisible.
         first_invisible: int | None = getattr(module, "sliding_window", None)
         return None if first_invisible is None else first_invisible - 1
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> AttentionInput:
-        """Read the arguments of one call of ``module``."""
+        """Read what one call of ``module`` attends from and to, and its mask."""
         arguments = arguments_of(module, args, kwargs)
         x = next(iter(arguments.values()))
-        source = arguments.get("key_value_states")
+        source = arguments.get("key_value_states")  # of cross-attention
         mask = arguments.get("attention_mask", arguments.get("mask"))
-        return AttentionInput(x, x if source is None else source, mask, arguments)
+        return AttentionInput(
+            x_q=x, x_k=x if source is None else source, mask=mask, arguments=arguments
+        )
 
     # --- running a module whose forward is exchanged --------------------------------------------
 
@@ -189,8 +210,13 @@ class Layout:
         return self.answer(site, site.mix(attend, inputs), inputs)
 
     def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
-        """Turn z (batch, pos, n_heads * d_head) into what the module returns."""
-        return (z, None) if self.out.startswith("..") else (site.projections.out(z), None)
+        """Turn z (batch, pos, n_heads * d_head) into what the module returns, the pattern as None.
+
+        An output map outside the module (``..``) is applied by whoever called it.
+        """
+        if self.out.startswith(".."):
+            return z, None
+        return site.projections.out(z), None
 
 
 def width_of_head(module: nn.Module) -> int | None:
@@ -205,7 +231,7 @@ class AttentionModule:
 
     name: str  # Dotted path from the base model
     module: nn.Module  # The attention module of transformers; several layers may share one (ALBERT)
-    layout: Layout  # How its family keeps weights and makes scores
+    layout: Layout
     projections: Projections  # Its four linear maps
     d_head: int  # Width of each head
     #: The original index of each head: what it is called even after others were removed.
@@ -230,7 +256,7 @@ class AttentionSite(AttentionModule):
     #: Zero-based, in the order of execution within the stack; its original number where layers have
     #: been removed.
     layer: int
-    #: Its row in the arrays (rows, n_heads) of measurements and gates: its place among the sites
+    #: Its row in arrays of measurements and gates, (n_sites, n_heads): its index among the sites
     #: that are measured.
     row: int
 
@@ -250,7 +276,7 @@ class AttentionSite(AttentionModule):
         return self.layout.window(self.module)
 
     def weights(self) -> AttentionWeights:
-        """Return the canonical weights (views where possible), biases as zeros where absent."""
+        """Return W_Q, ..., b_O by head: views where possible, zeros for biases that are absent."""
         p = self.projections
         return AttentionWeights(
             W_Q=self._weight(p.q),
@@ -266,7 +292,10 @@ class AttentionSite(AttentionModule):
 
     @property
     def output_weight(self) -> Tensor:
-        """The heads' part of the stored output map, (d_model, n_heads * d_head): a view."""
+        """The stored output map's columns of the heads, (d_model, n_heads * d_head): a view.
+
+        ConvBERT's map has further columns, for its convolution.
+        """
         return self.projections.out.weight[:, : self.n_heads * self.d_head]
 
     def project(self, inputs: AttentionInput) -> Heads:
@@ -283,7 +312,7 @@ class AttentionSite(AttentionModule):
         )
 
     def canonical(self, inputs: AttentionInput, weights: AttentionWeights) -> Heads:
-        """Return what :meth:`project` does, from the canonical weights."""
+        """Return q, k and v as :meth:`project` does, from canonical weights, k and v per head."""
         w = weights
         return Heads(
             project(inputs.x_q, w.W_Q, w.b_Q),
@@ -292,15 +321,15 @@ class AttentionSite(AttentionModule):
         )
 
     def as_scored(self, heads: Heads, inputs: AttentionInput) -> Heads:
-        """Take projected q, k and v through the steps of the layout: normed, rotated, shared."""
+        """Take projected q, k and v through the steps of the layout, such as a rotation."""
         for step in self.layout.steps:
             heads = step.change(self, heads, inputs)
         return heads
 
     def bias(self, heads: Heads, inputs: AttentionInput) -> Tensor | None:
-        """Return what the steps add to the scaled scores of :meth:`as_scored` heads.
+        """Return what the steps add to the scaled scores; None where they add nothing.
 
-        (1 or batch, n_heads, query_pos, key_pos); None where they add nothing.
+        ``heads`` as :meth:`as_scored` returns them -> (1 or batch, n_heads, query_pos, key_pos).
         """
         total: Tensor | None = None
         for step in self.layout.steps:
@@ -313,7 +342,8 @@ class AttentionSite(AttentionModule):
         """Return every head's z, side by side: (batch, pos, n_heads * d_head)."""
         heads = self.as_scored(self.project(inputs), inputs)
         bias = self.bias(heads, inputs)
-        return attend(*heads, inputs.mask, self.scale, bias).transpose(1, 2).flatten(2)
+        z = attend(*heads, inputs.mask, self.scale, bias)  # (batch, n_heads, pos, d_head)
+        return z.transpose(1, 2).flatten(2)
 
     def by_head(self, projected: Tensor) -> Tensor:
         """Split by head: (batch, pos, heads * d_head) -> (batch, heads, pos, d_head)."""
@@ -321,13 +351,15 @@ class AttentionSite(AttentionModule):
 
     def _weight(self, linear: LinearMap) -> Tensor:
         """(n_heads * d_head, d_model), as nn.Linear keeps it, -> (n_heads, d_model, d_head)."""
-        return self._of_every_head(split(linear.weight, 0, self.d_head).transpose(1, 2))
+        return self._per_head(split(linear.weight, 0, self.d_head).transpose(1, 2))
 
     def _bias(self, linear: LinearMap) -> Tensor:
         """(n_heads * d_head,) -> (n_heads, d_head)."""
-        return self._of_every_head(split(bias_of(linear), 0, self.d_head))
+        return self._per_head(split(bias_of(linear), 0, self.d_head))
 
-    def _of_every_head(self, by_head: Tensor) -> Tensor:
-        """Give every head its keys or values where several heads share them."""
-        indices = self.layout.shared_by(self.module, self.head_ids)
-        return by_head if indices is None or len(by_head) == self.n_heads else by_head[indices]
+    def _per_head(self, stored: Tensor) -> Tensor:
+        """Repeat keys or values that heads share: (n_groups, ...) -> (n_heads, ...)."""
+        kv_heads = self.layout.shared_by(self.module, self.head_ids)
+        if kv_heads is None or len(stored) == self.n_heads:  # each head has its own
+            return stored
+        return stored[kv_heads]

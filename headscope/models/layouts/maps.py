@@ -1,4 +1,10 @@
-"""What attention layouts are made of: stored maps, the rows of each head, and a call's tensors."""
+"""What attention layouts are made of: stored maps, the rows of each head, and a call's tensors.
+
+A map (:class:`LinearMap`) is what a formula calls W and b, wherever and however a family stores
+them; :class:`Projections` are the four maps of one attention module. :class:`HeadRows` says which
+rows of a stored tensor belong to a head, for removing it. :class:`AttentionInput` is what one call
+of the module gets, and :class:`Heads` the q, k and v that it makes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,10 @@ from headscope.attention import Mask
 
 @dataclass(frozen=True)
 class LinearMap:
-    """One of the maps ``x W + b`` of an attention module."""
+    """One of the maps ``x W + b`` of an attention module.
+
+    Families that store a map otherwise derive from this class and override what differs.
+    """
 
     #: Where it is stored: an ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps W transposed.
     module: Any
@@ -53,7 +62,10 @@ class LinearMap:
         return out
 
     def entering(self, argument: Tensor) -> Tensor:
-        """Turn what the stored module is called with into x (batch, pos, n_in)."""
+        """Turn what the stored module is called with into x (batch, pos, n_in).
+
+        For watching the module's calls, as is :meth:`leaving`.
+        """
         return argument
 
     def leaving(self, returned: Tensor) -> Tensor:
@@ -61,7 +73,7 @@ class LinearMap:
         return returned
 
     def fit(self) -> None:
-        """Let the stored map run without input columns, where its own forward cannot."""
+        """Let the stored map run when no head is left to feed it; nothing to do for most."""
 
 
 def is_linear(module: object) -> bool:
@@ -76,12 +88,12 @@ def bias_of(linear: LinearMap) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """A stored tensor in which each head owns some rows."""
+    """A stored tensor in which each head owns some rows (or columns, where ``axis`` is 1)."""
 
-    module: nn.Module  # What keeps it
-    name: str  # Its attribute: ``weight``, ``bias`` or a name of the family's own
+    module: nn.Module  # The module that stores it
+    name: str  # Its attribute there: ``weight``, ``bias`` or a name of the family's own
     width: int  # Rows of one head, in each of the stacked maps
-    axis: int = 0  # The axis that counts them
+    axis: int = 0  # The axis along which heads own entries
     #: Maps of equal size that are stored one behind the other: a head has rows in each.
     stacked_maps: int = 1
 
@@ -92,15 +104,20 @@ class HeadRows:
         return tensor
 
     def rows(self, present: Sequence[int], heads: Sequence[int]) -> Tensor:
-        """Return the indices on the axis that some heads own, ascending."""
-        positions = torch.tensor([present.index(head) for head in sorted(heads)], dtype=torch.long)
-        first_of_map = torch.arange(self.stacked_maps)[:, None] * len(present)
-        blocks = (first_of_map + positions).flatten()
-        return (blocks[:, None] * self.width + torch.arange(self.width)).flatten()
+        """Return the indices along the axis that ``heads`` own, ascending.
+
+        ``present`` lists the heads that the tensor has now. With heads 0, 2, 5 of width 2 present,
+        head 5 owns [4, 5]; in two stacked maps, [4, 5, 10, 11].
+        """
+        places = torch.tensor([present.index(head) for head in sorted(heads)], dtype=torch.long)
+        first_block = torch.arange(self.stacked_maps) * len(present)
+        blocks = (first_block[:, None] + places).flatten()  # blocks of ``width`` rows each
+        first_row = blocks * self.width
+        return (first_row[:, None] + torch.arange(self.width)).flatten()
 
 
 def rows_of_linear(linear: nn.Module, width: int, *, stacked_maps: int = 1) -> list[HeadRows]:
-    """List what heads own of a map whose outputs are the heads': its rows and its bias."""
+    """List what heads own of a map that makes q, k or v: rows of its weight, and of its bias."""
     axis = 1 if isinstance(linear, Conv1D) else 0
     return [
         HeadRows(linear, "weight", width, axis=axis, stacked_maps=stacked_maps),
@@ -109,7 +126,7 @@ def rows_of_linear(linear: nn.Module, width: int, *, stacked_maps: int = 1) -> l
 
 
 def columns_of_linear(linear: nn.Module, width: int) -> HeadRows:
-    """Return what heads own of a map whose inputs are the heads': columns, or rows in GPT-2."""
+    """Return what heads own of the output map, whose input is their z: columns of its weight."""
     axis = 0 if isinstance(linear, Conv1D) else 1
     return HeadRows(linear, "weight", width, axis=axis)
 
@@ -166,7 +183,12 @@ Attend = Callable[[Tensor, Tensor, Tensor, Mask, float | None, Tensor | None], T
 
 
 def split(tensor: Tensor, axis: int, d_head: int) -> Tensor:
-    """Cut an axis of n_heads * d_head into two, (..., n_heads, d_head, ...); there may be none."""
+    """Cut an axis of n_heads * d_head entries into two, (..., n_heads, d_head, ...).
+
+    (2, 7, 12) along the last axis with d_head = 4 -> (2, 7, 3, 4). n_heads may be 0.
+    """
     axis %= tensor.dim()
+    axes_before = tensor.shape[:axis]
+    axes_after = tensor.shape[axis + 1 :]
     n_heads = tensor.shape[axis] // d_head
-    return tensor.reshape(*tensor.shape[:axis], n_heads, d_head, *tensor.shape[axis + 1 :])
+    return tensor.reshape(*axes_before, n_heads, d_head, *axes_after)

@@ -6,16 +6,15 @@ from typing import Any
 
 
 def rotary(model: Any) -> bool:
-    """Whether queries and keys are rotated by position, as config and modules say.
-
-    ``absolute`` alone decides nothing: a config may carry it from another family.
-    """
+    """Whether queries and keys are rotated by position, as config and modules say."""
     config = model.config
     kind = _position_type(config)
     if kind == "rotary" or getattr(config, "rotary_value", None) is not None:
         return True
     if any("Rotary" in type(module).__name__ for module in model.modules()):
         return True
+    # "absolute" says nothing against a rotary module (configs carry it over from other families),
+    # but it does against a setting alone.
     names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base")
     stated = any(getattr(config, name, None) is not None for name in names)
     return stated and getattr(config, "position_embedding_type", None) != "absolute"
@@ -39,4 +38,5 @@ def unread_positions(config: Any) -> bool:
 
 
 def _position_type(config: Any) -> str:
+    """Return a config's kind of positions; ``absolute`` where it names none."""
     return str(getattr(config, "position_embedding_type", None) or "absolute")

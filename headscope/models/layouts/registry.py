@@ -1,4 +1,9 @@
-"""Every attention layout, in the order in which they are tried on a module."""
+"""Every attention layout, in the order in which they are tried on a module.
+
+A row names the module's attributes where they differ from BERT's (``query``, ``key``, ``value`` and
+``..output.dense``). ``needs`` is an attribute or argument by which modules with like-named maps are
+told apart, and ``bypasses`` says that they do not look their attention up in transformers' table.
+"""
 
 from __future__ import annotations
 

@@ -4,10 +4,16 @@
 
     attn_scores = q k^T * scale + bias[bucket(j - i)]       scale = 1 in T5 and UMT5
 
-In T5 the first layer of a stack computes the bias of all heads and hands it to the others; in UMT5
-every layer has a bias of its own. Either reaches our attention through transformers' interface. In
-MPNet the encoder computes the bias and hands it to every layer. A module that has lost heads takes
-the biases of those that remain.
+Who makes the bias, and who takes it:
+
+* T5: the first layer of a stack makes the biases of all heads and returns them; each further layer
+  gets them as ``position_bias`` and returns them again;
+* UMT5: every layer makes its own;
+* MPNet: the encoder makes them once and gives them to every layer as ``position_bias``.
+
+First the steps and layouts that measuring needs. Below them the extensions by which a family's own
+forward runs after heads were removed: a module with heads 0 and 3 of 4 left still gets, or makes,
+the biases of all 4 (batch, 4, n, n), and must add those of heads 0 and 3.
 
 References
 ----------
@@ -31,15 +37,22 @@ from headscope.models.layouts.steps import HandedBias, take_heads
 
 
 class T5Bias(HandedBias):
-    """Add the bias that was handed over, or the one that a layer with a table of its own makes."""
+    """Add the bias that the model gave to the layer, or else the one that the layer makes."""
 
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
-        """Return these heads' biases, (1 or batch, n_heads, query_pos, key_pos)."""
+        """Return these heads' biases, (1 or batch, n_heads, query_pos, key_pos); None for none.
+
+        Layers of cross-attention have no bias.
+        """
         handed = super().bias(site, heads, inputs)
-        module: Any = site.module
-        if handed is not None or not module.has_relative_attention_bias:
+        if handed is not None:
             return handed
-        computed: Tensor = module.compute_bias(inputs.x_q.shape[1], inputs.x_k.shape[1])
+        module: Any = site.module
+        if not module.has_relative_attention_bias:
+            return None
+        n_q = inputs.x_q.shape[1]
+        n_k = inputs.x_k.shape[1]
+        computed: Tensor = module.compute_bias(n_q, n_k)
         return computed
 
 
@@ -49,14 +62,12 @@ class T5Layout(Layout):
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module with fewer heads share the bias of all heads with the other layers."""
-        extend(module, _FewerHeads)
-        vars(module)["headscope_kept"] = tuple(remaining)
-        vars(module)["headscope_total"] = total
+        extend(module, _FewerHeads, headscope_kept=tuple(remaining), headscope_total=total)
 
 
 @dataclass(frozen=True)
 class UMT5Layout(T5Layout):
-    """T5 with a bias in every layer, and another name for what cross-attention reads."""
+    """T5 with a bias in every layer; cross-attention reads ``encoder_hidden_states``."""
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -67,96 +78,109 @@ class UMT5Layout(T5Layout):
         return inputs if source is None else replace(inputs, x_k=source)
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
-        """Let a module with fewer heads take their biases of its own table."""
-        extend(module, _FewerHeadsOwnBias)
-        vars(module)["headscope_kept"] = tuple(remaining)
+        """Let a module with fewer heads take their biases from its own table of all heads."""
+        extend(module, _FewerHeadsOwnBias, headscope_kept=tuple(remaining))
 
 
 @dataclass(frozen=True)
 class MPNetLayout(Layout):
-    """MPNet, whose encoder hands one bias to every layer."""
+    """MPNet, whose encoder gives one bias to every layer."""
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
-        """Let a module with fewer heads take their biases of those of all."""
-        extend(module, GivenBias)
-        vars(module)["headscope_kept"] = tuple(remaining)
+        """Let a module with fewer heads take their biases from those of all heads."""
+        extend(module, GivenBias, headscope_kept=tuple(remaining))
 
 
 class _FewerHeads:
-    """A T5 attention module without some of its heads.
+    """An extension: a T5 attention module without some of its heads.
 
-    The bias of all heads, handed over or computed in the pass, waits in ``headscope_full_bias``.
+    The module itself adds the biases of the heads that it has; the next layer needs those of all
+    heads. ``forward`` therefore returns all of them, which it was given, or which
+    :meth:`compute_bias`, called by the module's own forward, leaves in ``headscope_full_bias``.
     """
 
     headscope_extends = True
-    headscope_kept: tuple[int, ...]
-    headscope_total: int
+    headscope_kept: tuple[int, ...]  # The heads that are left, by their original index
+    headscope_total: int  # How many heads there were
+    headscope_full_bias: Tensor | None  # (1 or batch, all heads, query_pos, key_pos), in a pass
 
     def forward(self, *args: Any, position_bias: Tensor | None = None, **kwargs: Any) -> Any:
         """Run the module's own forward with its heads' biases; return the bias of all heads."""
-        vars(self)["headscope_full_bias"] = position_bias
+        self.headscope_full_bias = position_bias
         bias = None if position_bias is None else take_heads(position_bias, self.headscope_kept)
         out, used_bias, *rest = super().forward(  # type: ignore[misc]
             *args, position_bias=bias, **kwargs
         )
-        full_bias = vars(self).pop("headscope_full_bias")
+        full_bias = self.headscope_full_bias
+        del self.headscope_full_bias
         if full_bias is None:  # cross-attention has no bias: zeros, for every head
             full_bias = used_bias.new_zeros(1, self.headscope_total, *used_bias.shape[2:])
         return (out, full_bias, *rest)
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the bias of all heads, and return that of these."""
+        """Compute the bias of all heads, and return that of the heads that are left."""
         full_bias: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
-        vars(self)["headscope_full_bias"] = full_bias
+        self.headscope_full_bias = full_bias
         return take_heads(full_bias, self.headscope_kept)
 
 
 class _FewerHeadsOwnBias:
-    """A UMT5 attention module without some of its heads."""
+    """An extension: a UMT5 attention module without some of its heads."""
 
     headscope_extends = True
-    headscope_kept: tuple[int, ...]
-    key_value_proj_dim: int
+    headscope_kept: tuple[int, ...]  # The heads that are left, by their original index
+    key_value_proj_dim: int  # Width of a head
     config: Any
-    o: Any
+    o: Any  # The output map
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward, which fails without heads: return ``o`` of nothing then."""
+        """Run the module's own forward; where it has no head, do what that would do.
+
+        Attention is called on empty q, k and v even then, so that whatever replaces it is called
+        once in every layer.
+        """
         if self.headscope_kept:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
         x_q = arguments["hidden_states"]
         source = arguments.get("encoder_hidden_states")
         x_k = x_q if source is None else source
-        q = x_q.new_empty(len(x_q), 0, x_q.shape[1], self.key_value_proj_dim)
-        k = x_k.new_empty(len(x_k), 0, x_k.shape[1], self.key_value_proj_dim)
+        d_head = self.key_value_proj_dim
+        q = x_q.new_empty(len(x_q), 0, x_q.shape[1], d_head)  # (batch, no heads, pos, d_head)
+        k = x_k.new_empty(len(x_k), 0, x_k.shape[1], d_head)
         kind = self.config._attn_implementation
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(kind, _without_heads)
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(kind, _attend_without_heads)
         z, pattern = attention(self, q, k, k, arguments.get("attention_mask"), scaling=1.0)
         return self.o(z.flatten(2)), pattern
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Compute the bias of all heads, and return that of these."""
+        """Compute the bias of all heads, and return that of the heads that are left."""
         full_bias: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
         return take_heads(full_bias, self.headscope_kept)
 
 
 class GivenBias:
-    """An MPNet attention module without some of its heads."""
+    """An extension: an MPNet attention module without some of its heads."""
 
     headscope_extends = True
-    headscope_kept: tuple[int, ...]
+    headscope_kept: tuple[int, ...]  # The heads that are left, by their original index
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's own forward with its heads' biases."""
         arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
-        if (bias := arguments.get("position_bias")) is not None:
+        bias = arguments.get("position_bias")
+        if bias is not None:
             arguments["position_bias"] = take_heads(bias, self.headscope_kept)
         return super().forward(**arguments)  # type: ignore[misc]
 
 
-def _without_heads(
+def _attend_without_heads(
     module: nn.Module, q: Tensor, k: Tensor, *_: object, **__: object
 ) -> tuple[Tensor, Tensor]:
-    """Return z and pattern of no head, as transformers' eager attention returns them."""
-    return q.transpose(1, 2), q.new_empty(*q.shape[:-1], k.shape[2])
+    """Do what transformers' eager attention does, for q and k (batch, 0, pos, d_head).
+
+    Returns z (batch, query_pos, 0, d_head) and the pattern (batch, 0, query_pos, key_pos).
+    """
+    z = q.transpose(1, 2)
+    pattern = q.new_empty(*q.shape[:-1], k.shape[2])
+    return z, pattern

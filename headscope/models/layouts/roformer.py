@@ -17,8 +17,8 @@ from headscope.models.layouts.maps import AttentionInput, Heads
 class NeighbourRotation(Step):
     """RoFormer's rotation of q and k, and of v where the model says so.
 
-    Neighbouring coordinates are pairs, ``(x_2i cos - x_2i+1 sin, x_2i+1 cos + x_2i sin)``; the
-    sines and cosines come as one argument, ``sinusoidal_pos``.
+    Neighbouring coordinates, (x0, x1), (x2, x3), ..., are points of a plane. The model hands sines
+    and cosines over as one argument, ``sinusoidal_pos``.
     """
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
@@ -26,16 +26,19 @@ class NeighbourRotation(Step):
         table: Tensor | None = inputs.arguments.get("sinusoidal_pos")
         if table is None:
             return heads
+        q = rotate_neighbours(heads.q, table)
+        k = rotate_neighbours(heads.k, table)
         v = rotate_neighbours(heads.v, table) if site.module.rotary_value else heads.v
-        return Heads(rotate_neighbours(heads.q, table), rotate_neighbours(heads.k, table), v)
+        return Heads(q, k, v)
 
 
 def rotate_neighbours(x: Tensor, table: Tensor) -> Tensor:
-    """Turn each pair of neighbouring coordinates.
+    """Turn each point (a, b) of neighbouring coordinates to (a cos - b sin, b cos + a sin).
 
     ``x`` (batch, n_heads, pos, d_head), ``table`` (1, 1, pos, d_head): sines, then cosines.
     """
     sin, cos = table.chunk(2, dim=-1)
-    even = x[..., 0::2]
-    odd = x[..., 1::2]
-    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)
+    a = x[..., 0::2]  # coordinates 0, 2, 4, ...
+    b = x[..., 1::2]  # coordinates 1, 3, 5, ...
+    points = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1)  # (..., d_head / 2, 2)
+    return points.flatten(-2)

@@ -1,5 +1,6 @@
 """Attention sites: where attention runs in a model, found by watching one tiny forward pass.
 
+A site is one attention module as one layer of one stack (``encoder``, ``decoder`` or ``cross``).
 Which modules run, in which order, how often (ALBERT runs one module in every layer) and on which
 sequences (cross-attention) is not guessed but watched.
 """
@@ -30,46 +31,52 @@ STACKS = ("encoder", "decoder", "cross")
 def find_sites(
     model: nn.Module, run: Callable[[], object], encoder: nn.Module | None = None
 ) -> tuple[AttentionSite, ...]:
-    """List the attention sites of a base model: stack by stack, in the order of execution."""
+    """List the attention sites of a base model: stack by stack, in the order of execution.
+
+    ``run`` runs the model once. ``encoder`` is the part of an encoder-decoder that is its encoder;
+    in other models, the direction of a module alone tells its stack.
+    """
     known = {attention.module: attention for attention in attention_modules(model)}
     in_encoder = set(known if encoder is None else encoder.modules())
     by_stack: dict[str, list[AttentionModule]] = {stack: [] for stack in STACKS}
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note, as a module is called, in which stack it runs."""
         attention = known[module]
         inputs = attention.layout.read(module, args, kwargs)
-        causal = attention.layout.causal(module) or module not in in_encoder
         if inputs.crossed:
             stack = "cross"
-        elif causal:
+        elif attention.layout.causal(module) or module not in in_encoder:
             stack = "decoder"
         else:
             stack = "encoder"
         by_stack[stack].append(attention)
 
-    with ExitStack() as notes, torch.no_grad():
+    with ExitStack() as hooks, torch.no_grad():
         for module in known:
-            notes.enter_context(module.register_forward_pre_hook(note, with_kwargs=True))
+            hooks.enter_context(module.register_forward_pre_hook(note, with_kwargs=True))
         run()
-    sites = []
+    sites: list[AttentionSite] = []
     for stack, modules in by_stack.items():
         for index, attention in enumerate(modules):
             layer = getattr(attention.module, LAYER, index)
-            sites.append(AttentionSite(**vars(attention), stack=stack, layer=layer, row=0))
-    return numbered(sites)
+            site = AttentionSite(**vars(attention), stack=stack, layer=layer, row=len(sites))
+            sites.append(site)
+    return tuple(sites)
 
 
 def numbered(sites: Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:
-    """Give sites their rows."""
+    """Give sites their rows in the arrays of measurements: 0, 1, 2, ..."""
     return tuple(dataclasses.replace(site, row=row) for row, site in enumerate(sites))
 
 
 def layer_lists(
     model: nn.Module, modules: Iterable[AttentionModule]
 ) -> dict[str, list[list[AttentionModule]]]:
-    """Group attention modules by the list of layers that they lie in, by its name, and by layer.
+    """Group attention modules by the list of layers that they lie in, and by layer.
 
-    A layer is the outermost member of a list of modules. Modules that lie in no list are left out.
+    ``encoder.layer.0.attention.self`` -> ``{"encoder.layer": [[that module], ...]}``. Of lists
+    within lists the outermost counts; modules that lie in no list are left out.
     """
     lists: dict[str, list[list[AttentionModule]]] = {}
     for module in modules:

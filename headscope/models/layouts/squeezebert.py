@@ -45,15 +45,19 @@ class SqueezeBertLayout(Layout):
         return Projections(q, k, v, GroupedMap(out))
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
-        """Let each map compute as many rows of each group as are left."""
+        """Let each map compute as many rows of each group as are left.
+
+        Of 4 heads of width 2 in 2 groups, group 0 makes rows 0-3 and group 1 rows 4-7. Heads 0, 2
+        and 3 own rows 0, 1, 4, 5, 6 and 7, so that the groups keep 2 and 4 rows.
+        """
         width: Any = module.attention_head_size
-        rows = torch.tensor([*remaining], dtype=torch.long)[:, None] * width + torch.arange(width)
+        first_rows = torch.tensor([*remaining], dtype=torch.long) * width
+        rows = (first_rows[:, None] + torch.arange(width)).flatten()
         for name in (self.q, self.k, self.v):
             conv: Any = getattr(module, name)
-            group_of_row = rows.flatten() // (total * width // conv.groups)
-            sizes = torch.bincount(group_of_row, minlength=conv.groups).tolist()
-            extend(conv, _UnevenGroups)
-            vars(conv)["headscope_sizes"] = tuple(sizes)
+            rows_of_group = total * width // conv.groups
+            sizes = torch.bincount(rows // rows_of_group, minlength=conv.groups).tolist()
+            extend(conv, _UnevenGroups, headscope_sizes=tuple(sizes))
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -78,7 +82,7 @@ class GroupedMap(LinearMap):
         stored: Tensor = self.module.weight[:, :, 0]
         if self.module.groups == 1:
             return stored
-        blocks = torch.split(stored, group_sizes(self.module))
+        blocks = torch.split(stored, group_sizes(self.module))  # each (rows, channels of a group)
         dense: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
         return dense
 
@@ -89,7 +93,7 @@ class GroupedMap(LinearMap):
 
     @property
     def out_features(self) -> int:
-        """Rows that are stored."""
+        """Rows of the map, those that heads have lost not counted."""
         return int(self.module.weight.shape[0])
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -110,17 +114,18 @@ class GroupedMap(LinearMap):
 
 
 def group_sizes(conv: Any) -> list[int]:
-    """Return how many rows each group of a convolution has."""
-    equal = (conv.weight.shape[0] // conv.groups,) * conv.groups
-    return list(getattr(conv, "headscope_sizes", equal))
+    """Return how many rows each group of a convolution has: equally many, if no head was lost."""
+    rows_of_group = conv.weight.shape[0] // conv.groups
+    return list(getattr(conv, "headscope_sizes", [rows_of_group] * conv.groups))
 
 
 def _is_map(module: object) -> bool:
+    """Whether a module is a convolution of width one, which mixes no positions."""
     return isinstance(module, nn.Conv1d) and module.kernel_size == (1,)
 
 
 class _UnevenGroups:
-    """A convolution of width one whose groups have lost rows."""
+    """An extension: a convolution of width one whose groups have lost rows."""
 
     headscope_extends = True
     groups: int
@@ -130,13 +135,14 @@ class _UnevenGroups:
     def forward(self, x: Tensor) -> Tensor:
         """Compute each group's rows from its channels of x (batch, channels, pos)."""
         blocks = torch.split(self.weight[:, :, 0], group_sizes(self))
-        pairs = zip(blocks, x.chunk(self.groups, dim=1), strict=True)
-        out = torch.cat([block @ channels for block, channels in pairs], dim=1)
+        channels = x.chunk(self.groups, dim=1)
+        rows = [block @ x_group for block, x_group in zip(blocks, channels, strict=True)]
+        out = torch.cat(rows, dim=1)
         return out if self.bias is None else out + self.bias[:, None]
 
 
 class _PerhapsEmpty:
-    """A convolution of width one that may have lost all its input channels."""
+    """An extension: a convolution of width one that may have lost all its input channels."""
 
     headscope_extends = True
     weight: Tensor
@@ -147,5 +153,5 @@ class _PerhapsEmpty:
         if self.weight.shape[1]:
             out: Tensor = super().forward(x)  # type: ignore[misc]
             return out
-        zeros = x.new_zeros(len(x), len(self.weight), x.shape[-1])
+        zeros = x.new_zeros(len(x), len(self.weight), x.shape[-1])  # (batch, n_out, pos)
         return zeros if self.bias is None else zeros + self.bias[:, None]

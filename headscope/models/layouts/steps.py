@@ -1,7 +1,9 @@
-r"""Small steps between the maps and the softmax, which a layout lists in their order.
+"""Small steps between the maps and the softmax, which a layout lists in their order.
 
 A step changes q, k and v, or adds something to the scaled scores. Here are those that several
-families share; a step of one family alone stands in that family's file.
+families share; a step of one family alone stands in that family's file. A step is given the
+``site``, the attention module as one layer of its stack, and the ``inputs`` of the call, which hold
+whatever the model hands to the module (``inputs.arguments``, by name).
 
 A rotation turns each query and key by angles that grow with its position. Two coordinates of a head
 are one point of a plane; at position p it turns by ``p * theta_i``::
@@ -29,10 +31,7 @@ from headscope.models.layouts.maps import AttentionInput, Heads
 
 @dataclass(frozen=True)
 class Rotation(Step):
-    """Turn q and k by the angles that the model hands over; coordinates i and i + half are a pair.
-
-    Where the angles are fewer than a head's coordinates, the first ones turn and the rest stay.
-    """
+    """Turn q and k by the angles that the model hands over."""
 
     in_float32: bool = False  # Whatever the model's dtype, as some families do it
 
@@ -50,28 +49,29 @@ class Rotation(Step):
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> Tensor:
     """Turn queries or keys by their positions.
 
-    ``x`` (batch, n_heads, pos, d_head), ``cos, sin`` (1 or batch, pos, width), of whose two halves
-    the first is used.
+    ``x`` (batch, n_heads, pos, d_head), ``cos, sin`` (1 or batch, pos, width), whose two halves are
+    alike. Coordinates i and i + width / 2 are one point: with d_head = 6 and width = 4, (x0, x2)
+    and (x1, x3) turn, and x4 and x5 stay.
     """
     width = cos.shape[-1]
     half = width // 2
-    cos = cos[:, None, :, :half]
+    cos = cos[:, None, :, :half]  # (1 or batch, 1, pos, half)
     sin = sin[:, None, :, :half]
-    wide = x.float() if in_float32 else x
-    a = wide[..., :half]
-    b = wide[..., half:width]
-    unturned = wide[..., width:]
+    coordinates = x.float() if in_float32 else x
+    a = coordinates[..., :half]
+    b = coordinates[..., half:width]
+    unturned = coordinates[..., width:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, unturned], dim=-1).to(x.dtype)
 
 
 class SharedKeys(Step):
-    """Give every head the keys and values that it shares with its group."""
+    """Give every head the keys and values that it shares with its group (``grouped.py``)."""
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
-        """Repeat k and v (batch, groups, pos, d_head) for the heads of each group."""
+        """Repeat k and v, (batch, groups, pos, d_head) -> (batch, n_heads, pos, d_head)."""
         q, k, v = heads
         kv_heads = site.layout.shared_by(site.module, site.head_ids)
-        if kv_heads is None or k.shape[1] >= q.shape[1]:
+        if kv_heads is None or k.shape[1] >= q.shape[1]:  # each head has its own
             return heads
         return Heads(q, k[:, kv_heads], v[:, kv_heads])
 
@@ -86,5 +86,8 @@ class HandedBias(Step):
 
 
 def take_heads(bias: Tensor, heads: Collection[int]) -> Tensor:
-    """Pick some heads' biases from those of all, (1 or batch, n_heads, query_pos, key_pos)."""
+    """Pick some heads' biases from those of all, (1 or batch, n_heads, query_pos, key_pos).
+
+    A bias that is the same for all heads (n_heads 1), or is of these heads already, stays.
+    """
     return bias if bias.shape[1] in (1, len(heads)) else bias[:, list(heads)]

@@ -16,10 +16,10 @@ from headscope.models.layouts.maps import AttentionInput
 
 @dataclass(frozen=True)
 class XlmLayout(Layout):
-    """XLM, FlauBERT: DistilBERT's names, a mask of zeros and ones, perhaps one direction only.
+    """XLM and FlauBERT: maps with DistilBERT's names, and a mask of zeros and ones.
 
-    A causal model says so in its configuration alone, and hands over a mask (batch, query_pos,
-    key_pos) in place of (batch, key_pos).
+    The mask is (batch, key_pos), or in a causal model (batch, query_pos, key_pos). That a model is
+    causal is said by its configuration alone, not by its modules.
     """
 
     one_way: bool = False  # Whether a query sees no later key
@@ -35,12 +35,13 @@ class XlmLayout(Layout):
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> AttentionInput:
-        """Give the mask its missing axes."""
+        """Make the mask boolean, (batch, 1, 1 or query_pos, key_pos)."""
         inputs = super().read(module, args, kwargs)
         mask = inputs.mask
         assert mask is not None
-        allowed = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
-        return replace(inputs, mask=allowed != 0)
+        if mask.dim() == 2:
+            mask = mask[:, None]
+        return replace(inputs, mask=mask[:, None] != 0)
 
     def fit(self, module: nn.Module, remaining: Collection[int], total: int) -> None:
         """Let a module run without any head, where its own forward cannot."""
@@ -49,7 +50,7 @@ class XlmLayout(Layout):
 
 
 class _NoHeads:
-    """An XLM attention module that may have lost all its heads: b_O is what it then returns."""
+    """An extension: an XLM attention module that may have no heads, and then returns b_O."""
 
     headscope_extends = True
     n_heads: int
@@ -61,6 +62,6 @@ class _NoHeads:
             return super().forward(input, mask, *args, **kwargs)  # type: ignore[misc]
         batch, n_q, _ = input.shape
         out = self.out_lin(input.new_zeros(batch, n_q, 0))
-        # The pattern of no head, through a softmax as that of any other layer.
+        # A softmax even so: who watches softmax calls sees this layer's empty pattern.
         pattern = torch.softmax(input.new_zeros(batch, 0, n_q, mask.shape[-1]), dim=-1)
         return (out, pattern) if kwargs.get("output_attentions") else (out,)
