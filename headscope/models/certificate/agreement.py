@@ -1,10 +1,25 @@
-"""How well a recorded pattern agrees with softmax(q k^T * scale) of its own recorded q and k.
+"""How well recorded tensors agree with the exact ones that their own recorded inputs give.
 
-Two measures, because each sees what the other cannot. The *error* of a row is its L1 distance,
-which is the mean absolute error in units of 1/n: it sees anything that moves attention. The *scale*
-is the factor on ``q k^T`` that fits the recorded pattern best: in a broad head a wrong scale moves
-less attention than half precision rounds away, but it moves all of it in one direction, and over
-thousands of entries that direction shows.
+Three comparisons: a pattern with ``softmax(q k^T * scale)`` (:func:`agreement`), z with
+``pattern v`` (:func:`z_agreement`), and a layer's output with ``z W_O + b_O`` (:func:`out_error`).
+
+Two measures, because each sees what the other cannot. The *error* of a row of the pattern is its L1
+distance, which is the mean absolute error in units of 1/n: it sees anything that moves attention.
+The *scale* is the factor on ``q k^T`` that fits the recorded pattern best: in a broad head a wrong
+scale moves less attention than half precision rounds away, but it moves all of it in one direction,
+and over thousands of entries that direction shows.
+
+How the scale is fitted. If the pattern is ``softmax(c * scores)``, then ``log pattern`` is
+``c * scores`` and a constant for each row. Both are centred in their row, which removes the
+constant: ``x`` are the centred scores, and ``d`` is how far the centred log pattern is from them,
+``(c - 1) x`` and rounding. With weights w, least squares give::
+
+    squares  = sum of w x x      products = sum of w x d      c = 1 + products / squares
+
+For the standard error, what rounding does is taken to be shared along a row and along a column:
+where all queries of a head are much alike, so is what happens to each of their rows. So squares and
+products are summed along each such *line*, and the error of c is the root of the sum over lines of
+``(products of the line - (c - 1) * squares of the line)^2``, divided by ``squares``.
 
 Written without the functions of :mod:`headscope.attention`, which are under test.
 """
@@ -20,41 +35,36 @@ from torch import Tensor
 
 from headscope.core.widest import widest
 
-#: Fewest rows and columns, in effect, for which a standard error means anything.
-MIN_ROWS = 16
+#: Fewest lines, in effect, for which a standard error means anything.
+MIN_LINES = 16
 #: Query rows compared in a sequence, evenly spread: more would cost more and show nothing new.
 QUERIES = 128
 
 
 class Scale(NamedTuple):
-    """A factor on the scores and its standard error.
-
-    Errors are taken to be shared along rows and along columns: where all queries of a head are much
-    alike, so is what rounding does to each of their rows.
-    """
+    """A fitted factor and its standard error."""
 
     value: float
     error: float
 
     def beyond(self, limit: float) -> bool:
-        """Whether it differs from 1 by more than ``limit`` and five standard errors."""
+        """Whether it differs from 1 by more than ``limit`` and five standard errors, or is NaN."""
         return not abs(self.value - 1) <= limit + 5 * self.error
 
 
 @dataclass(frozen=True)
 class ScaleSums:
-    """Sums that a :class:`Scale` comes from; they add up over heads, layers and batches."""
+    """Sums that a :class:`Scale` is fitted from; they add up over heads, layers and batches."""
 
-    #: (n_heads, 5): with x the centred scores of a row, d the deviation of its centred log pattern
-    #: from them and w the weights, ``X = sum w x^2`` and ``D = sum w x d`` of each row and each
-    #: column: the sums of X and D over rows, and of X^2, X D and D^2 over rows and columns.
+    #: (n_heads, 5): squares; products; and, of the lines, the sums of squares * squares, of
+    #: squares * products and of products * products.
     sums: Tensor
 
     def __add__(self, other: ScaleSums) -> ScaleSums:
         return ScaleSums(self.sums + other.sums)
 
     def of_head(self, head: int) -> Scale | None:
-        """Fit one head; None where too few rows say anything."""
+        """Fit one head; None where too few lines say anything."""
         return _fit(self.sums[head])
 
     def joined(self) -> ScaleSums:
@@ -64,6 +74,45 @@ class ScaleSums:
     def pooled(self) -> Scale | None:
         """Fit all heads together."""
         return _fit(self.sums.sum(0))
+
+
+def _fit(sums: Tensor) -> Scale | None:
+    """Fit the factor of one row of :class:`ScaleSums`; None where too few lines say anything."""
+    squares, products, line_squares_2, line_mixed, line_products_2 = sums.tolist()
+    if not (squares > 0 and line_squares_2 > 0):  # nothing to fit, or not finite
+        return None
+    lines_in_effect = squares * squares / line_squares_2  # their number, if all weighed the same
+    if not lines_in_effect >= MIN_LINES:
+        return None
+    excess = products / squares
+    residual = line_products_2 - 2 * excess * line_mixed + excess * excess * line_squares_2
+    return Scale(value=1 + excess, error=math.sqrt(max(0.0, residual)) / squares)
+
+
+def scale_sums(squares: Tensor, products: Tensor) -> ScaleSums:
+    """Sum ``w x x`` and ``w x d`` of every entry, both (batch, n_heads, rows, columns)."""
+    # (n_heads, all rows of all batches)
+    row_squares = _sums_by_head(squares, axis=-1)
+    row_products = _sums_by_head(products, axis=-1)
+    # (n_heads, all rows and all columns)
+    line_squares = torch.cat([row_squares, _sums_by_head(squares, axis=-2)], dim=1)
+    line_products = torch.cat([row_products, _sums_by_head(products, axis=-2)], dim=1)
+    totals = [
+        row_squares.sum(1),
+        row_products.sum(1),
+        line_squares.square().sum(1),
+        (line_squares * line_products).sum(1),
+        line_products.square().sum(1),
+    ]
+    return ScaleSums(torch.stack(totals, dim=1))
+
+
+def _sums_by_head(entries: Tensor, axis: int) -> Tensor:
+    """Sum (batch, n_heads, rows, columns) over an axis: (n_heads, batch * the other axis)."""
+    return widest(entries.sum(axis)).transpose(0, 1).flatten(1)
+
+
+# --- patterns -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -89,16 +138,26 @@ def agreement(
 ) -> Agreement:
     """Compare a recorded pattern with the one that its q and k give in float32 or better.
 
-    ``pattern`` (batch, n_heads, query_pos, key_pos), ``q, k`` (batch, n_heads, pos, d_head),
-    ``real`` (batch, query_pos), ``allowed`` (batch, query_pos, key_pos), ``bias`` (1 or batch,
-    n_heads, query_pos, key_pos).
+    Parameters
+    ----------
+    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
+    q, k : Tensor, (batch, n_heads, pos, d_head)
+    scale : float
+        What ``q k^T`` is multiplied by.
+    real : Tensor, (batch, query_pos)
+        Query positions that are no padding; others are not compared.
+    allowed : Tensor, (batch, query_pos, key_pos), optional
+        Which keys each query may see; by default those at real positions.
+    bias : Tensor, (1 or batch, n_heads, query_pos, key_pos), optional
+        Added to the scaled scores.
     """
     # Some of the queries, and the keys that they may see.
-    step = math.ceil(q.shape[-2] / QUERIES)
-    queries = real[:, ::step]
+    n_q = q.shape[-2]
+    step = math.ceil(n_q / QUERIES)
     if allowed is None:
-        allowed = real[:, None, :].expand(-1, q.shape[-2], -1)
-    keys = allowed[:, None, ::step]
+        allowed = real[:, None, :].expand(-1, n_q, -1)
+    real_queries = real[:, ::step]
+    keys = allowed[:, None, ::step]  # (batch, 1, queries, key_pos)
     pattern = pattern[..., ::step, :]
     q = q[..., ::step, :]
 
@@ -106,99 +165,54 @@ def agreement(
     scores = _wide(q) @ _wide(k).transpose(-2, -1) * scale
     if bias is not None:
         scores = scores + _wide(bias[..., ::step, :])
+    is_real = real_queries[:, None, :, None]  # (batch, 1, queries, 1)
     exact = scores.masked_fill(~keys, -torch.inf).softmax(dim=-1)
-    exact = exact.masked_fill(~queries[:, None, :, None], 0.0)  # padding may see no key at all
+    exact = exact.masked_fill(~is_real, 0.0)  # padding may see no key at all
 
     # How far the recorded one is from it.
-    off = (pattern.to(exact.dtype) - exact).abs().sum(-1)  # (batch, n_heads, queries)
-    error = _over_rows(off, queries)
-    spread = _over_rows(1 + (exact * scores.abs()).sum(-1), queries)
-    seen = queries[:, None, :, None] & keys
-    rounding = error / (spread * torch.finfo(pattern.dtype).eps)
-    return Agreement(error, rounding, _pattern_sums(pattern, scores, exact, seen))
+    row_error = (pattern.to(exact.dtype) - exact).abs().sum(-1)  # (batch, n_heads, queries)
+    row_unit = 1 + (exact * scores.abs()).sum(-1)  # what rounding explains, in epsilons
+    error = _mean_over_rows(row_error, real_queries)
+    unit = _mean_over_rows(row_unit, real_queries) * torch.finfo(pattern.dtype).eps
+    return Agreement(
+        error=error,
+        rounding=error / unit,
+        scale=_pattern_sums(pattern, scores, exact, compared=is_real & keys),
+    )
 
 
-def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor) -> float:
-    """Return the mean |out - (z W_O + b_O)| of recorded half-precision z, in units of rounding.
-
-    The unit is epsilon times the size of the sum if its terms were independent, so that terms which
-    cancel are no false alarm.
-
-    ``out`` (batch, pos, d_model), ``z`` (batch, pos, n_heads * d_head), ``W_O`` (n_heads * d_head,
-    d_model), ``b_O`` (d_model,), ``real`` (batch, pos).
-    """
-    rows = _wide(z[real])
-    W = _wide(W_O)
-    b = W.new_zeros(()) if b_O is None else _wide(b_O)
-    off = (_wide(out[real]) - (rows @ W + b)).abs().mean()
-    size = (rows.square() @ W.square() + b.square()).sqrt().mean()
-    unit = size * torch.finfo(out.dtype).eps
-    return float(off / unit) if float(unit) else float(off)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def _over_rows(values: Tensor, real: Tensor) -> Tensor:
+def _mean_over_rows(values: Tensor, real: Tensor) -> Tensor:
     """Average over real positions: (batch, n_heads, pos) -> (n_heads,)."""
     return values.transpose(1, 2)[real].mean(0)
 
 
-def _pattern_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) -> ScaleSums:
-    """Return sums of the weighted least squares ``log pattern = scale * scores + row constant``.
+def _pattern_sums(pattern: Tensor, scores: Tensor, exact: Tensor, compared: Tensor) -> ScaleSums:
+    """Return the sums from which the factor on the scores is fitted.
 
     Weights are what rounding leaves: a score of size s is off by s epsilons, a pattern entry by
-    one. Entries that are not normal numbers of the pattern's dtype are left out, and rows whose
-    scores spread by less than they are rounded to: nothing of their slope is left.
+    one. Two things are left out: entries that are not normal numbers of the pattern's dtype, and
+    rows whose scores differ by less than they are rounded to, so that nothing of a slope is left.
+
+    All four are (batch, n_heads, queries, key_pos), or broadcast to it; ``compared`` is boolean.
     """
     precision = torch.finfo(pattern.dtype)
-    usable = (exact > 4 * precision.tiny) & (pattern > 0) & seen
+    usable = (exact > 4 * precision.tiny) & (pattern > 0) & compared
     weight = usable / (1 + scores.square())
     total = weight.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
 
-    # x: the scores, centred in their row. d: how far the centred log pattern is from them.
+    # x and d, as in the module's docstring. In place: these are the largest tensors here.
     x = scores - (weight * scores).sum(-1, keepdim=True) / total
     log = pattern.to(scores.dtype).clamp_min(precision.tiny).log_()
     d = log.sub_((weight * log).sum(-1, keepdim=True) / total).sub_(x)
 
-    # The sums of w x^2 and w x d, without rows whose scores hardly spread.
+    # w x x and w x d, without rows whose scores hardly differ.
     weighted_x = weight.mul_(x)
-    spreads = (weighted_x * x).sum(-1) >= usable.sum(-1) * precision.eps**2
-    weighted_x *= spreads[..., None]
-    return scale_sums(weighted_x * x, weighted_x * d)
+    differ = (weighted_x * x).sum(-1) >= usable.sum(-1) * precision.eps**2
+    weighted_x *= differ[..., None]
+    return scale_sums(squares=weighted_x * x, products=weighted_x * d)
 
 
-def scale_sums(X: Tensor, D: Tensor) -> ScaleSums:
-    """Sum ``w x^2`` and ``w x d`` of every entry, both (batch, n_heads, rows, columns)."""
-    X_rows = _sums_by_head(X, axis=-1)
-    D_rows = _sums_by_head(D, axis=-1)
-    # (n_heads, all rows and all columns)
-    X_lines = torch.cat([X_rows, _sums_by_head(X, axis=-2)], dim=1)
-    D_lines = torch.cat([D_rows, _sums_by_head(D, axis=-2)], dim=1)
-    totals = [
-        X_rows.sum(1),
-        D_rows.sum(1),
-        X_lines.square().sum(1),
-        (X_lines * D_lines).sum(1),
-        D_lines.square().sum(1),
-    ]
-    return ScaleSums(torch.stack(totals, dim=1))
-
-
-def _sums_by_head(entries: Tensor, axis: int) -> Tensor:
-    """Sum (batch, n_heads, rows, columns) over an axis: (n_heads, batch * the other axis)."""
-    return widest(entries.sum(axis)).transpose(0, 1).flatten(1)
-
-
-def _fit(sums: Tensor) -> Scale | None:
-    """Fit the factor that one row of :class:`ScaleSums` states, and its standard error."""
-    X, D, XX, XD, DD = sums.tolist()
-    if not (X > 0 and XX > 0 and X * X / XX >= MIN_ROWS):
-        return None
-    excess = D / X  # the slope of d over x: what the factor is beyond 1
-    residual = max(0.0, DD - 2 * excess * XD + excess * excess * XX)
-    return Scale(1 + excess, math.sqrt(residual) / X)
+# --- z and the output -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -215,19 +229,47 @@ def z_agreement(z: Tensor, pattern: Tensor, v: Tensor, real: Tensor) -> ZAgreeme
     """Compare recorded z with the ones that pattern and values give in float32 or better.
 
     ``z`` (batch, n_heads, query_pos, d_v), ``pattern`` (batch, n_heads, query_pos, key_pos), ``v``
-    (batch, n_heads, key_pos, d_v), ``real`` (batch, query_pos).
+    (batch, n_heads, key_pos, d_v), ``real`` (batch, query_pos): query positions that are no
+    padding.
     """
     step = math.ceil(pattern.shape[-2] / QUERIES)
     wide = z.dtype if z.dtype == torch.float64 else torch.float32
-    seen = real[:, None, ::step, None]
-    P = pattern[..., ::step, :].to(wide)
+    padding = ~real[:, None, ::step, None]  # (batch, 1, queries, 1)
+    pattern = pattern[..., ::step, :].to(wide)
     v = v.to(wide)
-    exact = (P @ v).masked_fill(~seen, 0.0)
-    off = z[..., ::step, :].to(wide).masked_fill(~seen, 0.0) - exact
-    terms = (P.square() @ v.square()).sqrt().masked_fill(~seen, 0.0)
-    size = (exact.abs() + terms).sum((0, 2, 3))
+    recorded = z[..., ::step, :].to(wide).masked_fill(padding, 0.0)
+    exact = (pattern @ v).masked_fill(padding, 0.0)
+    difference = recorded - exact
+
+    # The root of the sum of squared terms: their sum's size, if they were independent.
+    size_of_terms = (pattern.square() @ v.square()).sqrt().masked_fill(padding, 0.0)
+    size = (exact.abs() + size_of_terms).sum((0, 2, 3))  # (n_heads,)
     unit = size * torch.finfo(z.dtype).eps
-    gap = off.abs().sum((0, 2, 3))
+    gap = difference.abs().sum((0, 2, 3))
     return ZAgreement(
-        torch.where(unit > 0, gap / unit, gap), scale_sums(exact * exact, exact * off)
+        rounding=torch.where(unit > 0, gap / unit, gap),
+        scale=scale_sums(squares=exact * exact, products=exact * difference),
     )
+
+
+def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor) -> float:
+    """Return the mean |out - (z W_O + b_O)| of recorded half-precision z, in units of rounding.
+
+    The unit is epsilon times the size of the sum if its terms were independent, so that terms which
+    cancel are no false alarm.
+
+    ``out`` (batch, pos, d_model), ``z`` (batch, pos, n_heads * d_head), ``W_O`` (n_heads * d_head,
+    d_model), ``b_O`` (d_model,), ``real`` (batch, pos): positions that are no padding.
+    """
+    real_z = _wide(z[real])  # (real positions, n_heads * d_head)
+    W = _wide(W_O)
+    b = W.new_zeros(()) if b_O is None else _wide(b_O)
+    gap = (_wide(out[real]) - (real_z @ W + b)).abs().mean()
+    size = (real_z.square() @ W.square() + b.square()).sqrt().mean()
+    unit = size * torch.finfo(out.dtype).eps
+    return float(gap / unit) if float(unit) else float(gap)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return a tensor in float32 or better."""
+    return x if x.dtype == torch.float64 else x.float()
