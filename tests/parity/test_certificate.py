@@ -234,7 +234,7 @@ def test_layers_that_show_one_after_the_other_show_the_same(family, monkeypatch)
     """Also where one module serves several layers, and its calls are told apart by their turn."""
     loaded = headscope.wrap(tiny(family))
     all_at_once = validate_model(loaded)
-    monkeypatch.setattr(certificate, "_LAYER_BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(certificate, "_LAYERS_TIMES_BYTES", 1)
     loaded.certificate = None
     assert loaded.n_layers > 1
     assert validate_model(loaded) == all_at_once

@@ -9,8 +9,13 @@ Two things of ours are compared with the model's own eager run:
   give the eager run's pattern and output.
 
 In half precision two correct programs differ by so much that a wrong scale hides in between. So
-:mod:`headscope.models.certificate.agreement` also compares all three patterns with the one that
-recorded q and k give in float32, and each recorded z with ``pattern v``.
+:mod:`headscope.models.certificate.agreement` also compares the patterns of all three programs (the
+eager run, the installed attention, the canonical weights) with the one that recorded q and k give
+in float32, and each recorded z with ``pattern v``.
+
+A *probe* is one batch of texts that all of them run on, a *site* one layer's attention, and a
+*recording* what the sites showed in one run: inputs, q, k, v, pattern, z and output. What they
+prove of a site is its *evidence*.
 
 Anything that is missing fails: a layer that never called us, a mask that never arrived, a number
 that is not finite. A certificate is of the weights that it was made on: it is made again when they
@@ -65,9 +70,9 @@ TOLERANCES = {
     "float16": {"pattern": 4e-2, "out": 1.6e-1, "hidden": 8e-2, "rounding": 3.0, "scale": 1e-3},
     "bfloat16": {"pattern": 2.5e-1, "out": 1.2, "hidden": 6e-1, "rounding": 3.0, "scale": 3e-3},
 }
-#: Layers that a run keeps everything of, times the bytes of a number: six layers in float32. What a
-#: layer shows is as large as its weights, so further runs show the other layers.
-_LAYER_BYTES_AT_ONCE = 24
+#: A run records six layers at a time in float32, twelve in half precision: layers times the bytes
+#: of a number. What a layer shows is as large as its weights, so further runs record the others.
+_LAYERS_TIMES_BYTES = 24
 
 
 @dataclass(frozen=True)
@@ -76,20 +81,22 @@ class _Certified:
 
     result: ValidationResult
     weights: Fingerprint
-    scales: tuple[float | None, ...]
+    score_scales: tuple[float | None, ...]
 
     def covers(self, loaded: LoadedModel) -> bool:
         """Whether the model is still what was validated."""
-        return self.scales == _scales(loaded) and self.weights == fingerprint(loaded.network)
+        if self.score_scales != _score_scales(loaded):
+            return False
+        return self.weights == fingerprint(loaded.network)
 
 
-class _Pass(NamedTuple):
-    """All runs on one probe: the model's own, ours, and the hidden state of its SDPA run."""
+class _ProbeRuns(NamedTuple):
+    """All runs on one probe, and what they prove."""
 
     probe: Probe
-    eager: Recording
-    ours: Recording
-    sdpa: Tensor | None
+    eager: Recording  # Of the model's own attention
+    ours: Recording  # Of the installed attention
+    sdpa_hidden: Tensor | None  # Last hidden state of the model's SDPA run
     evidence: list[Evidence]  # By site
 
 
@@ -100,16 +107,19 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
     Cached on ``loaded``: further calls only check the weights, and validate again when these have
     changed. A model in training mode fails, whatever an earlier run showed.
     """
-    if (training := training_reason(loaded)) is not None:
+    training = training_reason(loaded)
+    if training is not None:
         return _refused(loaded, training)
     if loaded.view_of is not None:  # a view: what was proven of the model holds for its parts
         return validate_model(loaded.view_of)
-    if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
-        say("checking attention against the model")
-        result = _validate(loaded)
-        release_memory()  # what every layer showed is as large as the model itself
-        loaded.certificate = _Certified(result, fingerprint(loaded.network), _scales(loaded))
-    return loaded.certificate.result
+    earlier = loaded.certificate
+    if isinstance(earlier, _Certified) and earlier.covers(loaded):
+        return earlier.result
+    say("checking attention against the model")
+    result = _validate(loaded)
+    release_memory()  # what every layer showed is as large as the model itself
+    loaded.certificate = _Certified(result, fingerprint(loaded.network), _score_scales(loaded))
+    return result
 
 
 def training_reason(loaded: LoadedModel) -> str | None:
@@ -139,33 +149,40 @@ def _never_called(stack: str, layer: int) -> LayerCheck:
     return LayerCheck(stack=stack, layer=layer, calls=0, max_abs_pattern=None, max_abs_out=None)
 
 
-def _scales(loaded: LoadedModel) -> tuple[float | None, ...]:
+def _score_scales(loaded: LoadedModel) -> tuple[float | None, ...]:
     """List what each site multiplies its scores by: an attribute, which no fingerprint sees."""
     return tuple(site.scale for site in loaded.sites)
 
 
 def _validate(loaded: LoadedModel) -> ValidationResult:
     """Run every probe, and hold the numbers of all layers against their tolerances."""
+    # Run.
     # A row without keys belongs to a padded query of a causal model; padded rows are not compared.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MaskedRowWarning)
-        passes = [_run_probe(loaded, probe) for probe in probes(loaded)]
-    by_site = zip(*(run.evidence for run in passes), strict=True)
+        probe_runs = [_run_probe(loaded, probe) for probe in probes(loaded)]
+
+    # What each site showed in all probes, as lines of the certificate.
+    by_site = zip(*(runs.evidence for runs in probe_runs), strict=True)
     evidence = [merge(site_evidence) for site_evidence in by_site]
     layers = tuple(map(layer_check, loaded.sites, evidence))
     if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
         n_layers = loaded.layers_stated()
         layers = tuple(_never_called("encoder", layer) for layer in range(n_layers))
-    # Hidden states of a model that bypassed us would agree with themselves and prove nothing.
-    called = all(check.calls for check in layers) and bool(layers)
+
+    # The last hidden states.
+    # Those of a model that bypassed us would agree with themselves and prove nothing.
+    all_called = bool(layers) and all(check.calls for check in layers)
     against_eager = []
     against_sdpa = []
-    for run in passes:
-        hidden = run.ours.hidden if called else None
-        against_eager.append((hidden, run.eager.hidden, run.probe.real))
-        against_sdpa.append((hidden, run.sdpa, run.probe.real))
-    sizes = tuple(_size(run.probe) for run in passes)
-    padded_runs = [run.ours for run in passes if run.probe.padded]
+    for runs in probe_runs:
+        hidden = runs.ours.hidden if all_called else None
+        against_eager.append((hidden, runs.eager.hidden, runs.probe.real))
+        against_sdpa.append((hidden, runs.sdpa_hidden, runs.probe.real))
+
+    # The certificate, and the verdict.
+    sizes = tuple(_size(runs.probe) for runs in probe_runs)
+    padded = [runs.ours for runs in probe_runs if runs.probe.padded]
     result = ValidationResult(
         passed=False,
         layers=layers,
@@ -175,18 +192,19 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
         sequences=sum(size.sequences for size in sizes),
         tokens=sum(size.tokens for size in sizes),
         padded=sum(size.padded for size in sizes),
-        mask_reached=all(run.masks_seen == len(loaded.sites) > 0 for run in padded_runs),
+        mask_reached=all(ours.masks_seen == len(loaded.sites) > 0 for ours in padded),
         probes=sizes,
     )
-    return result.concluded(_reasons(loaded, passes, evidence, result))
+    return result.concluded(_reasons(loaded, probe_runs, evidence, result))
 
 
-def _run_probe(loaded: LoadedModel, probe: Probe) -> _Pass:
+def _run_probe(loaded: LoadedModel, probe: Probe) -> _ProbeRuns:
     """Run one probe in all ways, some layers at a time, and compare what they show."""
-    sdpa = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
+    sdpa_hidden = run_sdpa(loaded, probe)  # first: the other two keep what every layer shows
     evidence: list[Evidence] = []
-    at_once = max(1, _LAYER_BYTES_AT_ONCE // loaded.model.dtype.itemsize)
-    for start in range(0, len(loaded.sites) or 1, at_once):
+    at_once = max(1, _LAYERS_TIMES_BYTES // loaded.model.dtype.itemsize)
+    n_sites = max(1, len(loaded.sites))  # without a site too, the hidden states are compared
+    for start in range(0, n_sites, at_once):
         sites = loaded.sites[start : start + at_once]
         eager = run_eager(loaded, probe, sites)
         ours = run_ours(loaded, probe, sites)
@@ -195,7 +213,7 @@ def _run_probe(loaded: LoadedModel, probe: Probe) -> _Pass:
             evidence.append(gather(site, calls, eager.site(site), ours.site(site), probe))
         eager.seen.clear()
         ours.seen.clear()
-    return _Pass(probe, eager, ours, sdpa, evidence)
+    return _ProbeRuns(probe, eager, ours, sdpa_hidden, evidence)
 
 
 def _size(probe: Probe) -> ProbeSize:
@@ -212,29 +230,31 @@ def _size(probe: Probe) -> ProbeSize:
 
 def _reasons(
     loaded: LoadedModel,
-    passes: Sequence[_Pass],
+    probe_runs: Sequence[_ProbeRuns],
     evidence: Sequence[Evidence],
     result: ValidationResult,
 ) -> list[str]:
     """Say everything that is off, most telling first."""
     if not loaded.sites:
         return [f"headscope knows no attention layout of the family {loaded.family!r}"]
-    reasons = _routing_reasons(loaded, passes, result)
+    reasons = _routing_reasons(loaded, probe_runs, result)
     if reasons:
         return reasons
     if not result.mask_reached:
         reasons.append("the padding mask did not reach our attention in every layer")
     limit = result.tolerance["scale"]
-    sdpa = own_implementation(loaded.model) == "sdpa"
-    return [*reasons, *_over_tolerance(result, sdpa), *_wrong_scales(loaded, evidence, limit)]
+    has_sdpa = own_implementation(loaded.model) == "sdpa"
+    reasons += _over_tolerance(result, has_sdpa)
+    reasons += _wrong_scales(loaded, evidence, limit)
+    return reasons
 
 
 def _routing_reasons(
-    loaded: LoadedModel, passes: Sequence[_Pass], result: ValidationResult
+    loaded: LoadedModel, probe_runs: Sequence[_ProbeRuns], result: ValidationResult
 ) -> list[str]:
     """Say which layers did not call us exactly once."""
-    failures = dict.fromkeys(run.ours.failure for run in passes if run.ours.failure is not None)
-    reasons = list(failures)
+    failures = [runs.ours.failure for runs in probe_runs if runs.ours.failure is not None]
+    reasons = list(dict.fromkeys(failures))  # each once
     never = [check for check in result.layers if check.calls == 0]
     if never and not failures:
         reasons.append(
@@ -254,8 +274,9 @@ def _routing_reasons(
     return reasons
 
 
-def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
-    """Say which numbers are too large or missing; ``sdpa`` if the family has such attention."""
+def _over_tolerance(result: ValidationResult, has_sdpa: bool) -> list[str]:
+    """Say which numbers are too large or missing; ``has_sdpa``: whether the family has SDPA."""
+    # The name of each number, the number, and the kind of tolerance that holds for it.
     gaps: list[tuple[str, float | None, str]] = []
     for check in result.layers:
         layer = f"{check.stack} layer {check.layer}"
@@ -267,7 +288,7 @@ def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
             (f"{layer}: mean |z - pattern v| / rounding", check.rounding_z, "rounding"),
         ]
     gaps.append(("max |hidden - eager|", result.max_abs_hidden_eager, "hidden"))
-    if sdpa:
+    if has_sdpa:
         gaps.append(("max |hidden - SDPA|", result.max_abs_hidden_sdpa, "hidden"))
     reasons = []
     for name, gap, kind in gaps:
@@ -281,27 +302,32 @@ def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
 
 def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: float) -> Iterator[str]:
     """Say where scores or z are off by a factor: in a layer, else in a head, else in all."""
-    scales = [e.scales for e in evidence]
-    z_scales = [e.z_scales for e in evidence]
-    sentences = {
-        "the pattern of {} fits {} times the scores q k^T * scale": scales,
-        "the z of {} fits {} times pattern v": z_scales,
+    sums_by_sentence = {
+        "the pattern of {} fits {} times the scores q k^T * scale": [e.scales for e in evidence],
+        "the z of {} fits {} times pattern v": [e.z_scales for e in evidence],
     }
-    for sentence, by_site in sentences.items():
-        wrong = _wrong_in_a_layer(loaded, by_site, limit) or _wrong_in_all(by_site, limit)
+    for sentence, by_site in sums_by_sentence.items():
+        wrong = _wrong_in_a_layer(loaded, by_site, limit)
+        if not wrong:
+            wrong = _wrong_in_all(by_site, limit)
         for where, program, fit in wrong:
-            value = f"{fit.value:.4f} (standard error {fit.error:.1e})"
-            yield f"{where}: {sentence.format(program, value)}, tolerance 1 +- {limit:.1e}"
+            factor = f"{fit.value:.4f} (standard error {fit.error:.1e})"
+            yield f"{where}: {sentence.format(program, factor)}, tolerance 1 +- {limit:.1e}"
 
 
 def _wrong_in_a_layer(
     loaded: LoadedModel, by_site: Sequence[tuple[ScaleSums, ...]], limit: float
 ) -> list[tuple[str, str, Scale]]:
-    """List (layer or head, program, factor) of each layer and program with a wrong factor."""
+    """List (layer or head, program, factor) of each layer and program with a wrong factor.
+
+    ``by_site`` has the sums of each program, or none where a site had nothing to compare.
+    """
     wrong = []
     for site, by_program in zip(loaded.sites, by_site, strict=True):
+        if not by_program:
+            continue
         layer = f"{site.stack} layer {site.layer}"
-        for program, sums in zip(PROGRAMS, by_program, strict=False):
+        for program, sums in zip(PROGRAMS, by_program, strict=True):
             fits = {layer: sums.pooled()}
             for index, head in enumerate(site.head_ids):
                 fits[f"{layer} head {head}"] = sums.of_head(index)
@@ -317,9 +343,10 @@ def _wrong_in_all(
 ) -> list[tuple[str, str, Scale]]:
     """List each program whose factor is wrong by what all layers show together."""
     wrong = []
-    by_program = zip(*filter(None, by_site), strict=True)
-    for program, by_layer in zip(PROGRAMS, by_program, strict=False):
-        fit = reduce(add, (sums.joined() for sums in by_layer)).pooled()
+    compared = [by_program for by_program in by_site if by_program]
+    for index, program in enumerate(PROGRAMS):
+        layers = [by_program[index].joined() for by_program in compared]
+        fit = reduce(add, layers).pooled() if layers else None
         if fit is not None and fit.beyond(limit):
             wrong.append(("all layers together", program, fit))
     return wrong

@@ -1,5 +1,10 @@
 """What the records of one attention site prove about our attention and its canonical weights.
 
+A *probe* is one batch of texts, a *site* one layer's attention, and a :class:`SiteRecord` what the
+site showed in one run: inputs, q, k, v, pattern, z and output. Three *programs* are compared: the
+model's own eager attention (``eager``), the installed attention (``ours``), and the textbook form
+with the canonical weights W_Q, ..., b_O, run here on the eager run's inputs (``canonical``).
+
 :func:`gather` compares what one probe showed, :func:`merge` joins several probes, and
 :func:`layer_check` makes a line of the certificate of them.
 """
@@ -35,7 +40,7 @@ from headscope.models.run.recording import SiteRecord
 
 #: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
 _LARGE = 10.0
-#: The programs whose pattern is compared with the exact one.
+#: The programs, in the order of their agreements.
 PROGRAMS = ("the model's own attention", "the installed attention", "the canonical weights")
 
 
@@ -56,17 +61,20 @@ class Gaps:
     @classmethod
     def worst(cls, gaps: Sequence[Gaps]) -> Gaps:
         """Return the largest of each; None where any is missing."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: _worst([getattr(g, name) for g in gaps]) for name in names})
+        worst = {}
+        for field in fields(cls):
+            worst[field.name] = _worst([getattr(probe_gaps, field.name) for probe_gaps in gaps])
+        return cls(**worst)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One site: what the programs' differences say of it."""
+    """What one or several probes showed of one site."""
 
     calls: int  # How often our attention ran in one pass
     gaps: Gaps = Gaps()
-    #: Of the scores and of z, by program; empty where there was nothing to compare.
+    #: By program: what the factor on its scores, and the one on its z, are fitted from. Empty where
+    #: there was nothing to compare.
     scales: tuple[ScaleSums, ...] = ()
     z_scales: tuple[ScaleSums, ...] = ()
 
@@ -76,7 +84,8 @@ def gather(
 ) -> Evidence:
     """Compare one site's records of one probe: the model's eager run, and the run through ours.
 
-    Only query positions that are no padding are compared.
+    ``calls``: how often our attention ran there. Only query positions that are no padding are
+    compared.
     """
     if not calls or eager.inputs is None:
         return Evidence(calls)
@@ -103,7 +112,7 @@ def gather(
         mean_abs_pattern=_worst([_largest(a.error) for a in agreements]),
         rounding_pattern=_worst([_largest(a.rounding) for a in agreements]),
         rounding_out=_worst(out_errors),
-        rounding_z=_worst([_largest(a.rounding) for a in z_agreements] or [None]),
+        rounding_z=_worst([_largest(a.rounding) for a in z_agreements]),
     )
     return Evidence(
         calls=calls,
@@ -114,7 +123,10 @@ def gather(
 
 
 def _queries_first(pattern: Tensor | None) -> Tensor | None:
-    """Swap heads and queries: (batch, query_pos, n_heads, key_pos), as ``real`` has queries."""
+    """Turn (batch, n_heads, query_pos, key_pos) into (batch, query_pos, n_heads, key_pos).
+
+    ``real``, (batch, query_pos), then picks its queries.
+    """
     return None if pattern is None else pattern.transpose(1, 2)
 
 
@@ -127,16 +139,19 @@ def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
     keys = probe.real_keys(site.stack)
     n_q = probe.real_queries(site.stack).shape[1]
     n_k = keys.shape[1]
-    step = torch.arange(n_k, device=keys.device) - torch.arange(n_q, device=keys.device)[:, None]
-    seen = step <= 0 if site.causal else torch.ones_like(step, dtype=torch.bool)
+    query_pos = torch.arange(n_q, device=keys.device)[:, None]
+    key_pos = torch.arange(n_k, device=keys.device)
+    visible = torch.ones(n_q, n_k, dtype=torch.bool, device=keys.device)
+    if site.causal:
+        visible = key_pos <= query_pos
     if site.window is not None:
-        seen = seen & (step.abs() <= site.window)
-    return keys[:, None, :] & seen
+        visible = visible & ((key_pos - query_pos).abs() <= site.window)
+    return keys[:, None, :] & visible
 
 
 def merge(evidence: Sequence[Evidence]) -> Evidence:
     """Join the evidence of several probes on one site."""
-    calls = max((e.calls for e in evidence), key=lambda calls: abs(calls - 1))
+    calls = max((e.calls for e in evidence), key=lambda calls: abs(calls - 1))  # farthest from 1
     return Evidence(
         calls=calls,
         gaps=Gaps.worst([e.gaps for e in evidence]),
@@ -146,13 +161,14 @@ def merge(evidence: Sequence[Evidence]) -> Evidence:
 
 
 def _added(by_probe: Sequence[tuple[ScaleSums, ...]]) -> tuple[ScaleSums, ...]:
-    """Add up each program's sums over the probes that have any."""
-    by_program = zip(*filter(None, by_probe), strict=True)
+    """Add up each program's sums over the probes; some probes may have none to add."""
+    with_sums = [sums for sums in by_probe if sums]
+    by_program = zip(*with_sums, strict=True)
     return tuple(reduce(add, sums) for sums in by_program)
 
 
 def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
-    """Turn evidence into the values of a certificate; of scales, the program's farthest from 1."""
+    """Turn evidence into the values of a certificate; of three programs' scales, the worst."""
     scale, scale_error = _farthest_from_1(evidence.scales)
     z_scale, z_scale_error = _farthest_from_1(evidence.z_scales)
     return LayerCheck(
@@ -177,8 +193,9 @@ def _farthest_from_1(scales: Sequence[ScaleSums]) -> Scale | tuple[None, None]:
 def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]]) -> float | None:
     """Return the largest |a - b| of all (a, b, real); None if any are not comparable.
 
-    ``real`` marks positions on the leading axes (batch, pos) of a and b. Where b has entries beyond
-    10, differences are relative to a tenth of its largest.
+    a and b are (batch, pos, ...), and ``real`` (batch, pos) marks the positions to compare. Where b
+    has entries beyond 10, differences are divided by a tenth of its largest: 0.5 at an entry of 40
+    counts as 0.125.
     """
     gaps: list[float | None] = []
     for a, b, real in compared:
@@ -195,9 +212,11 @@ def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]])
 
 
 def _worst(gaps: Sequence[float | None]) -> float | None:
-    """Return the largest gap, or None if any is missing."""
+    """Return the largest gap; None if any is missing, or there is none."""
     present = [gap for gap in gaps if gap is not None]
-    return max(present, default=None) if len(present) == len(gaps) else None
+    if len(present) < len(gaps):
+        return None
+    return max(present, default=None)
 
 
 def _agreements(
@@ -208,13 +227,18 @@ def _agreements(
     real: Tensor,
     allowed: Tensor,
 ) -> list[Agreement]:
-    """Compare each program's pattern with the q and k of its run; empty if one is missing."""
+    """Compare each program's pattern with softmax(q k^T * scale) of its run's q and k.
+
+    In the order of ``PROGRAMS``; empty if one is missing or does not fit.
+    """
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     results = []
-    programs = ((eager.pattern, eager), (ours.pattern, ours), (canonical.pattern, eager))
-    for pattern, record in programs:
-        q = record.q
-        k = record.k
+    programs = (
+        (eager.pattern, eager.q, eager.k),
+        (ours.pattern, ours.q, ours.k),
+        (canonical.pattern, eager.q, eager.k),
+    )
+    for pattern, q, k in programs:
         if pattern is None or q is None or k is None:
             return []
         if pattern.shape != (*q.shape[:3], k.shape[2]):
@@ -233,7 +257,10 @@ def _z_agreements(
     canonical: CanonicalRun,
     real: Tensor,
 ) -> list[ZAgreement]:
-    """Compare each program's z with pattern and v of its run; empty if one is missing."""
+    """Compare each program's z with its pattern times v.
+
+    In the order of ``PROGRAMS``; empty if one is missing or does not fit.
+    """
     programs = (
         (_by_head(eager.z, eager.v), eager.pattern, eager.v),
         (_by_head(ours.z, ours.v), ours.pattern, ours.v),
@@ -250,18 +277,23 @@ def _z_agreements(
 
 
 def _by_head(z: Tensor | None, v: Tensor | None) -> Tensor | None:
-    """Cut what enters W_O, (batch, pos, width), into the heads' z (batch, heads, pos, d_v)."""
-    if z is None or v is None or z.shape[-1] < v.shape[1] * v.shape[3]:
+    """Cut what enters W_O, (batch, pos, width), into the heads' z (batch, n_heads, pos, d_v)."""
+    if z is None or v is None:
         return None
-    flat = z[..., : v.shape[1] * v.shape[3]]  # a family may put something beside the heads' z
-    return flat.reshape(*z.shape[:2], v.shape[1], v.shape[3]).transpose(1, 2)
+    batch, n_pos, width = z.shape
+    _, n_heads, _, d_v = v.shape
+    if width < n_heads * d_v:
+        return None
+    heads_z = z[..., : n_heads * d_v]  # a family may put something beside it
+    return heads_z.reshape(batch, n_pos, n_heads, d_v).transpose(1, 2)
 
 
 def _bias(site: AttentionSite, q: Tensor, k: Tensor, eager: SiteRecord) -> Tensor | None:
     """Return what the layout adds to the scores of these q and k."""
     assert eager.inputs is not None
+    heads = Heads(q, k, v=k)  # no bias depends on values
     with torch.no_grad():
-        return site.bias(Heads(q, k, k), eager.inputs)
+        return site.bias(heads, eager.inputs)
 
 
 class CanonicalRun(NamedTuple):
@@ -292,11 +324,15 @@ def _run_canonical(site: AttentionSite, eager: SiteRecord, allowed: Tensor) -> C
 
 
 def beside_heads(site: AttentionSite, entering: Tensor | None) -> Tensor | None:
-    """Return what goes through W_O besides the heads' z (ConvBERT); None in most families."""
-    width = site.n_heads * site.d_head
-    if entering is None or entering.shape[-1] == width:
+    """Return what else than the heads' z goes through W_O (ConvBERT); None in most families.
+
+    ``entering`` (batch, pos, width) is the input of the output map: z of all heads, and behind it
+    ConvBERT's convolution -> (batch, pos, d_model).
+    """
+    z_width = site.n_heads * site.d_head
+    if entering is None or entering.shape[-1] == z_width:
         return None
-    return entering[..., width:] @ site.projections.out.weight[:, width:].t()
+    return entering[..., z_width:] @ site.projections.out.weight[:, z_width:].t()
 
 
 def _out_error(
@@ -316,4 +352,5 @@ def _largest(by_head: Tensor) -> float | None:
 
 
 def _finite(gap: float) -> float | None:
+    """Return a gap; None if it is NaN or infinite, and so proves nothing."""
     return gap if math.isfinite(gap) else None

@@ -13,7 +13,7 @@ from headscope.show.shown import Shown
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """One layer of the certificate."""
+    """One layer of the certificate: the model's own run and ours, compared in that layer."""
 
     stack: str  # encoder, decoder or cross
     layer: int  # Zero-based within the stack
@@ -55,9 +55,9 @@ class ProbeSize:
 
 @dataclass(frozen=True)
 class EmbeddingCheck:
-    """A model's embeddings compared with those of SentenceTransformer.encode from its folder."""
+    """A model's embeddings of texts compared with those of sentence-transformers' own encode."""
 
-    settings: tuple[str, ...]  # Sentences: what the folder's own settings say, used or not
+    settings: tuple[str, ...]  # Sentences about the settings in the folder, used or not
     tolerance: float
     texts: int = 0  # How many were embedded by both
     #: Largest difference of a number, relative to the largest if that exceeds 1; None if not
@@ -98,7 +98,8 @@ class ValidationResult(Shown):
     padded: int = 0  # Positions that are padding
     mask_reached: bool = False  # Whether every layer received every padding mask.
     probes: tuple[ProbeSize, ...] = ()
-    #: Of a sentence-transformers folder; None for others, and in the certificate of a measurement.
+    #: Of a sentence-transformers folder; None for others, and where the certificate was made on the
+    #: way to a measurement.
     embedding: EmbeddingCheck | None = None
     #: As in :class:`headscope.session.measured.Measured`.
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -125,6 +126,7 @@ class ValidationResult(Shown):
 
 
 def _max(values: Iterable[float | None]) -> float | None:
+    """Return the largest of the values that are known; None if none is."""
     known = [value for value in values if value is not None]
     return max(known, default=None)
 
@@ -153,6 +155,6 @@ class ValidationSummary:
 
 
 def certificate_of(result: object) -> ValidationResult | ValidationSummary | None:
-    """Return the certificate that a result of any section is or carries; None without one."""
+    """Return the certificate that any command's result is or carries; None without one."""
     validation = getattr(result, "validation", result)
     return validation if isinstance(validation, ValidationResult | ValidationSummary) else None
