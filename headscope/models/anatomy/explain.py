@@ -2,6 +2,11 @@
 
 Everything here is the model's own: its eager attention, its own maps and norms, seen through hooks.
 What headscope computes itself is compared with it elsewhere.
+
+A *site* is one layer's attention, a :class:`SiteRecord` what was seen of it in a run. A
+:class:`ModuleTurn` names a module and which of its calls in a run is meant (ALBERT calls one module
+in every layer); what was captured is, by module turn, the first tensor that went in and the one
+that came out.
 """
 
 from __future__ import annotations
@@ -33,8 +38,10 @@ class AfterAttention:
 
     #: Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     norm_first: bool
-    #: The LayerNorm after the first sum; and, in a post-LN layer, the one after the second.
+    #: The LayerNorm that takes the sum of skip and attention: in a post-LN layer the one after
+    #: attention, in a pre-LN layer the one before the feed-forward network.
     norm: nn.LayerNorm
+    #: In a post-LN layer the LayerNorm after the network; in a pre-LN layer ``norm`` again.
     last: nn.LayerNorm
     up: LinearMap  # The feed-forward network.
     down: LinearMap
@@ -72,18 +79,22 @@ class SentenceRun:
 def run_sentence(
     loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], pads: int
 ) -> SentenceRun:
-    """Run a sentence, and ``pads`` positions of padding behind it, through the model as it is."""
-    # The sentence, and the calls that show what is explained.
+    """Run a sentence, and ``pads`` positions of padding behind it, through the model as it is.
+
+    ``ids`` are the sentence's tokens, and ``site`` the attention of the layer to explain.
+    """
+    # The sentence.
     tokens = torch.tensor([[*ids, *[loaded.pad_id] * pads]], device=loaded.device)
     mask = torch.ones_like(tokens)
     mask[:, len(ids) :] = 0
     probe = Probe("sentence", tokens, mask)
+
+    # The calls that show what is explained.
     layer = None
     with suppress(UnsupportedModelError):
         layer = next(item for item in take_apart(loaded).layers if site in item.sites)
-    # A module may run in several layers (ALBERT): its calls are counted.
-    rows = [sharing.row for sharing in loaded.sites if sharing.module is site.module]
-    number = rows.index(site.row)
+    rows_of_module = [other.row for other in loaded.sites if other.module is site.module]
+    number = rows_of_module.index(site.row)  # of the call, where several layers share the module
     maps = (site.projections.q, site.projections.k, site.projections.v)
     watched = [ModuleTurn(linear.module, number) for linear in maps]
     if layer is not None:
@@ -96,22 +107,21 @@ def run_sentence(
         recording = run_eager(loaded, probe, scores=True)
     record = recording.site(site)
 
-    def returned(linear: LinearMap) -> Tensor:
-        """Return what one of the maps of q, k and v returned, by head."""
-        output = seen[ModuleTurn(linear.module, number)][1]
-        return site.by_head(linear.leaving(output))
-
-    q, k, v = map(returned, maps)
+    by_head = []
+    for linear in maps:
+        _, output = seen[ModuleTurn(linear.module, number)]
+        by_head.append(site.by_head(linear.leaving(output)))
     patterns: dict[int, Tensor] = {}
-    for shown in loaded.sites:
-        pattern = recording.site(shown).pattern
+    for any_site in loaded.sites:
+        pattern = recording.site(any_site).pattern
         if pattern is not None:
-            patterns[shown.row] = pattern[0]
+            patterns[any_site.row] = pattern[0]
+
     slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
     return SentenceRun(
         site=site,
         record=record,
-        heads=Heads(q, k, v),
+        heads=Heads(*by_head),
         allowed=allowed_keys(site, probe),
         after=None if layer is None else _after_attention(layer, record, seen, slack),
         patterns=patterns,
@@ -123,49 +133,54 @@ def _after_attention(
 ) -> AfterAttention | None:
     """Describe what follows attention in a layer; None if it is not the plain kind explained here.
 
-    Two LayerNorms, two maps and a function between them, put together, must give its output.
+    LayerNorms, two maps and a function between them, put together, must give the layer's output, up
+    to ``slack``, a share of its largest entry.
     """
     # Its norms, its maps and the function between them.
     attention, *cross = layer.attention
     network = layer.network
-    norm = network.before if layer.norm_first else attention.after
-    last = network.before if layer.norm_first else network.after
+    norm_turn = network.before if layer.norm_first else attention.after
+    last_turn = network.before if layer.norm_first else network.after
     maps: list[nn.Module] = []
     functions: list[nn.Module] = []
-    for call in network.modules:
-        for module in call.module.modules():
+    for turn in network.modules:
+        for module in turn.module.modules():
             if isinstance(module, nn.Linear | Conv1D):
                 maps.append(module)
             elif not list(module.children()) and not isinstance(module, nn.Dropout):
                 functions.append(module)
-    if cross or norm is None or last is None or len(maps) != 2 or len(functions) != 1:
+    if cross or norm_turn is None or last_turn is None:
+        return None
+    if len(maps) != 2 or len(functions) != 1:
         return None
     up, down = maps
     activation = functions[0]
-    first = norm.module
-    second = last.module
-    if not (isinstance(first, nn.LayerNorm) and isinstance(second, nn.LayerNorm)):
+    norm = norm_turn.module
+    last = last_turn.module
+    if not (isinstance(norm, nn.LayerNorm) and isinstance(last, nn.LayerNorm)):
         return None
-    if sizes_of(up)[1] != sizes_of(down)[0]:
+    _, up_out = sizes_of(up)
+    down_in, _ = sizes_of(down)
+    if up_out != down_in:  # gate and up in one map
         return None
 
     # Put together, they must give its output.
-    layer_in = seen[layer.enters][0]
-    layer_out = seen[layer.leaves][1]
+    layer_in, _ = seen[layer.enters]
+    _, layer_out = seen[layer.leaves]
     assert record.out is not None
     with torch.no_grad():
         summed = layer_in + record.out
-        hidden = first(summed)
-        out = down(activation(up(hidden)))
-        out = summed + out if layer.norm_first else second(hidden + out)
-    near = slack * (1 + float(layer_out.abs().max()))
-    if out.shape != layer_out.shape or not float((out - layer_out).abs().max()) < near:
+        normed = norm(summed)
+        network_out = down(activation(up(normed)))
+        again = summed + network_out if layer.norm_first else last(normed + network_out)
+    allowed = slack * (1 + float(layer_out.abs().max()))
+    if again.shape != layer_out.shape or not float((again - layer_out).abs().max()) < allowed:
         return None
-    norm_in, norm_out = seen[norm]
+    norm_in, norm_out = seen[norm_turn]
     return AfterAttention(
         norm_first=layer.norm_first,
-        norm=first,
-        last=second,
+        norm=norm,
+        last=last,
         up=LinearMap(up),
         down=LinearMap(down),
         activation=activation,

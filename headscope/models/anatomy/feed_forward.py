@@ -1,13 +1,17 @@
-r"""Feed-forward networks: where a model has them, and which neurons they have.
+"""Feed-forward networks: where a model has them, and which neurons they have.
 
 A neuron j is a row of the first map, with its bias, and a column of the second::
 
     out = sum over j of activation(x W_in[j] + b_in[j]) W_out[j] + b_out
 
-Gated networks have two first maps, ``activation(x W_gate) * (x W_up)``, which some families keep in
-one tensor, row j beside row j + width. Which maps these are is not looked up by a family's names
-but watched in a tiny run: a first map is followed by a second one that takes its width back, with
-no attention between them; and where rows of the first put out zero, the second must be given zero.
+Gated networks have two first maps, ``activation(x W_gate) * (x W_up)``. Some families keep these in
+one tensor of twice as many rows: neuron j then owns the rows j and j + width.
+
+Which maps these are is not looked up by a family's names but watched in a tiny run of three tokens.
+First, :func:`_pairs` lists maps that may be a network: first maps from d_model to the width, and a
+second one from the width back to d_model, with no attention between them. Then
+:func:`_elementwise` keeps those in which no neuron depends on another: where rows of the first maps
+put out zero, the second must be given zero.
 """
 
 from __future__ import annotations
@@ -27,8 +31,8 @@ from headscope.models.run.hooks import hooked
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.watched import Call, watch
 
-#: Attributes of a second map that has lost neurons: the original numbers of those it has, how many
-#: there were, and the first maps.
+#: Attributes that removing neurons leaves on a second map: the original numbers of the neurons that
+#: it still has, how many there were, and the first maps.
 NEURON_IDS = "headscope_neuron_ids"
 WIDTH_BEFORE = "headscope_width_before"
 FIRST_MAPS = "headscope_first_maps"
@@ -50,14 +54,17 @@ class Neurons:
 
     @property
     def fits(self) -> bool:
-        """Whether the stored maps have the neurons that are listed."""
-        widths = {sizes_of(first)[1] for first in self.first}
-        both_in_one = len(self.first) == 1 and widths == {2 * self.width}
-        return sizes_of(self.second)[0] == self.width and (widths == {self.width} or both_in_one)
+        """Whether the stored maps have as many rows and columns as neurons are listed."""
+        second_in, _ = sizes_of(self.second)
+        first_outs = {sizes_of(first)[1] for first in self.first}
+        gate_and_up_in_one = len(self.first) == 1 and first_outs == {2 * self.width}
+        first_fits = first_outs == {self.width} or gate_and_up_in_one
+        return second_in == self.width and first_fits
 
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a neuron owns rows or columns."""
-        stacked_maps = sizes_of(self.first[0])[1] // self.width  # 2 where one tensor holds both
+        _, first_out = sizes_of(self.first[0])
+        stacked_maps = first_out // self.width  # 2 where one tensor holds gate and up
         rows: list[HeadRows] = []
         for first in self.first:
             rows += rows_of_linear(first, 1, stacked_maps=stacked_maps)
@@ -65,9 +72,9 @@ class Neurons:
 
 
 def sizes_of(module: Any) -> tuple[int, int]:
-    """Return (inputs, outputs) of a linear map."""
-    shape = module.weight.shape
-    return (shape[0], shape[1]) if isinstance(module, Conv1D) else (shape[1], shape[0])
+    """Return how many inputs and outputs a linear map has."""
+    rows, columns = module.weight.shape
+    return (rows, columns) if isinstance(module, Conv1D) else (columns, rows)
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class FeedForward(Neurons):
     name: str  # Dotted path of its second map from the base model
     stack: str  # ``encoder`` or ``decoder``
     layer: int  # Zero-based, of its stack; the first that runs it where layers share it (ALBERT)
-    layers: tuple[int, ...]  # All layers that run it
+    layers: tuple[int, ...]  # All layers of its stack that run it
 
 
 def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
@@ -93,7 +100,7 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     names = {module: name for name, module in all_stacks.model.named_modules()}
     networks: list[FeedForward] = []
     for second in dict.fromkeys(pair.second for pair in pairs):
-        runs = [pair for pair in pairs if pair.second is second]
+        runs = [pair for pair in pairs if pair.second is second]  # several in ALBERT
         width = sizes_of(second)[0]
         layers = tuple(dict.fromkeys(pair.site.layer for pair in runs))
         networks.append(
@@ -133,76 +140,87 @@ def _network_stack(site: AttentionSite) -> str:
 
 
 class _Pair(NamedTuple):
-    """First maps that read one state, and the second map that takes their width back."""
+    """Maps that may be a feed-forward network."""
 
     site: AttentionSite  # The last attention that ran before them
-    first: tuple[nn.Module, ...]
-    second: nn.Module
+    first: tuple[nn.Module, ...]  # One, or two that read the same state
+    second: nn.Module  # Leads back from their width
 
 
 def _pairs(loaded: LoadedModel) -> list[_Pair]:
-    """List, from one tiny run, the maps that widen the state and the map that leads back."""
+    """List the maps that may be networks, from every call of a linear map in one tiny run.
+
+    The calls ``gate(x), up(x), down(hidden)`` give the pair of first (gate, up) and second down.
+    """
     seen = watch(loaded)
     in_attention: set[nn.Module] = set()
     for site in loaded.sites:
         in_attention.update(site.module.modules())
         in_attention.add(site.projections.out.module)
-    sites_in_order = sorted(loaded.sites, key=lambda site: seen.writes[site.row].start)
+    write_starts = {site.row: seen.writes[site.row].start for site in loaded.sites}
+    sites_in_order = sorted(loaded.sites, key=lambda site: write_starts[site.row])
+
     pairs: list[_Pair] = []
-    opened: list[Call] = []  # Maps that read one state, which a second map may follow
+    first_calls: list[Call] = []  # Of maps that read one state, which a second map may follow
     for call in seen.calls:
         if not call.is_map:
             continue
-        sites_before = [s for s in sites_in_order if seen.writes[s.row].start < call.start]
-        first = tuple(earlier.module_turn.module for earlier in opened)
-        if call.module_turn.module in in_attention or not sites_before:
-            opened = []
-        elif opened and call.x is opened[0].x:
-            opened.append(call)
-        elif opened and _leads_back(call.module_turn.module, first):
-            pairs.append(_Pair(sites_before[-1], first, call.module_turn.module))
-            opened = []
+        module = call.module_turn.module
+        first = tuple(earlier.module_turn.module for earlier in first_calls)
+        sites_before = [s for s in sites_in_order if write_starts[s.row] < call.start]
+        if module in in_attention or not sites_before:
+            first_calls = []
+        elif first_calls and call.x is first_calls[0].x:
+            first_calls.append(call)
+        elif first_calls and _leads_back(module, first):
+            pairs.append(_Pair(site=sites_before[-1], first=first, second=module))
+            first_calls = []
         else:
-            opened = [call]
+            first_calls = [call]
     return pairs
 
 
 def _leads_back(second: nn.Module, first: Sequence[nn.Module]) -> bool:
-    """Whether a map leads back from the width of the maps before it, or half of a fused one."""
-    d_model, width = sizes_of(first[0])
-    width_in, width_out = sizes_of(second)
-    alike = all(sizes_of(module) == (d_model, width) for module in first)
-    halves = len(first) == 1 and width == 2 * width_in
-    return alike and width_out == d_model and (width == width_in or halves)
+    """Whether a map takes what the first maps put out, and returns to the width that they read."""
+    d_model, first_out = sizes_of(first[0])
+    second_in, second_out = sizes_of(second)
+    if any(sizes_of(module) != (d_model, first_out) for module in first):
+        return False
+    gate_and_up_in_one = len(first) == 1 and first_out == 2 * second_in
+    takes_all = second_in == first_out or gate_and_up_in_one
+    return takes_all and second_out == d_model
 
 
 def _elementwise(loaded: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     """Keep the pairs of maps between which no neuron depends on another.
 
-    Every other row of the first maps is made to put out zero; the second must be given zero there
-    and not everywhere.
+    In one run, the first maps' outputs of every other neuron are set to zero. The second map must
+    then be given zero for these neurons, and something else for the others.
     """
-    neurons_of: dict[nn.Module, int] = {}  # Neurons, by each first map
+    n_neurons: dict[nn.Module, int] = {}  # By first map
     for pair in pairs:
+        width, _ = sizes_of(pair.second)
         for module in pair.first:
-            neurons_of[module] = sizes_of(pair.second)[0]
-    second_maps = {pair.second for pair in pairs}
+            n_neurons[module] = width
+    # Networks that have lost neurons passed before, and may be left with too few to tell.
     proven = {network.second for network in lost_neurons(loaded.model).values()}
-    independent = dict.fromkeys(second_maps, True)
+    independent = {pair.second: True for pair in pairs}
 
     def silence_odd(module: nn.Module, args: object, output: Tensor) -> Tensor:
-        neurons = torch.arange(output.shape[-1], device=output.device) % neurons_of[module]
+        """Set outputs of neurons 1, 3, 5, ... to zero, in both halves where two maps are one."""
+        rows = torch.arange(output.shape[-1], device=output.device)
+        neurons = rows % n_neurons[module]
         return output.masked_fill(neurons % 2 == 1, 0.0)
 
     def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        odd = args[0][..., 1::2]
-        even = args[0][..., 0::2]
-        odd_alone_silent = not bool(odd.any()) and bool(even.any())
-        if module not in proven and not odd_alone_silent:
+        hidden = args[0]  # (batch, pos, neurons)
+        odd_silent = not bool(hidden[..., 1::2].any())
+        even_silent = not bool(hidden[..., 0::2].any())
+        if module not in proven and (even_silent or not odd_silent):
             independent[module] = False
 
-    hooks = [module.register_forward_hook(silence_odd) for module in neurons_of]
-    hooks += [module.register_forward_pre_hook(check) for module in second_maps]
+    hooks = [module.register_forward_hook(silence_odd) for module in n_neurons]
+    hooks += [module.register_forward_pre_hook(check) for module in independent]
     with hooked(hooks):
         loaded.run_tiny()
     return [pair for pair in pairs if independent[pair.second]]
@@ -212,9 +230,9 @@ def lost_neurons(base: nn.Module) -> dict[str, Neurons]:
     """Find the networks that have lost neurons, by the name of their second map."""
     lost = {}
     for name, module in base.named_modules():
-        marks = vars(module)
-        ids = marks.get(NEURON_IDS, ())
-        before = marks.get(WIDTH_BEFORE, 0)
-        if len(ids) < before:
-            lost[name] = Neurons(marks[FIRST_MAPS], module, ids, before)
+        attributes = vars(module)  # its own: a wrapper may answer for the module that it wraps
+        neuron_ids = attributes.get(NEURON_IDS, ())
+        width_before = attributes.get(WIDTH_BEFORE, 0)
+        if len(neuron_ids) < width_before:
+            lost[name] = Neurons(attributes[FIRST_MAPS], module, neuron_ids, width_before)
     return lost

@@ -14,6 +14,12 @@ one after the other, must give the layer's output; a layer for which they do not
 
 LayerNorm or RMSNorm, gated or not, with shared modules (ALBERT) or without a module for the layer
 (XLM): to the calls it is all the same.
+
+A :class:`Call` is one call of a module in the run: the first tensor x that it took, the first
+tensor y that it returned, and its ``start`` and ``stop``, counted in events (the beginnings and
+ends of calls). Its :class:`ModuleTurn` is the module and which of its calls this was, by which it
+is found again in other runs. ``near`` says that two tensors are equal up to rounding. A *site* is
+the attention of one layer, its *write* the call of its output map W_O.
 """
 
 from __future__ import annotations
@@ -36,9 +42,8 @@ from headscope.models.run.watched import Call, ModuleTurn, Seen, near, watch
 class Sublayer:
     """What reads the residual stream and adds to it: attention or a feed-forward network."""
 
-    #: The norms that take the stream before it is read, and the sum after it was added to.
-    before: ModuleTurn | None
-    after: ModuleTurn | None
+    before: ModuleTurn | None  # The norm that takes the stream, and whose output it reads
+    after: ModuleTurn | None  # The norm that takes the sum of the stream and what it adds
     #: The modules of a feed-forward network that make its output, one after the other.
     modules: tuple[ModuleTurn, ...] = ()
 
@@ -69,15 +74,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The layers of one stack: of an encoder-decoder's whole model the decoder's."""
+    """The layers of one stack; the decoder's, of an encoder-decoder with both stacks."""
 
     layers: tuple[Layer, ...]
     last: ModuleTurn | None  # The norm after the last layer
 
     @property
     def end(self) -> ModuleTurn:
-        """The module that puts out the last hidden state."""
-        return self.last or self.layers[-1].leaves
+        """The call that puts out the last hidden state."""
+        return self.layers[-1].leaves if self.last is None else self.last
 
     @property
     def norm_placement(self) -> str:
@@ -101,12 +106,12 @@ def take_apart(loaded: LoadedModel) -> Anatomy:
     """
     seen = watch(loaded)
     sites_by_layer = _sites_by_layer(loaded)
-    # What each layer's attention reads, and behind the last layer the model's output.
-    reads = [seen.inputs[sites[0].row].x_q for sites in sites_by_layer]
-    reads.append(seen.last)
+    # What is read after each layer: by the next layer's attention, and at last as the output.
+    read_by_layer = [seen.inputs[sites[0].row].x_q for sites in sites_by_layer]
+    next_reads = [*read_by_layer[1:], seen.last]
     layers: list[Layer] = []
-    state: Tensor | None = None
-    for sites, next_read in zip(sites_by_layer, reads[1:], strict=True):
+    state: Tensor | None = None  # What the layer before returned; None for the first
+    for sites, next_read in zip(sites_by_layer, next_reads, strict=True):
         where = f"layer {sites[0].layer}"
         if len(sites) > 1:
             where = f"decoder {where}"
@@ -136,22 +141,43 @@ def _last_norm(loaded: LoadedModel, seen: Seen, state: Tensor) -> ModuleTurn | N
     """Find the norm between the last layer's state and the model's output; None without one."""
     if near(state, seen.last):
         return None
-    norms = [c for c in seen.calls if c.is_norm and near(state, c.x) and near(seen.last, c.y)]
-    if not norms:
-        why = "what follows the last layer is neither nothing nor one norm"
-        raise _refused(loaded, "the end", why)
-    return norms[-1].module_turn
+    for call in reversed(seen.calls):
+        if call.is_norm and near(state, call.x) and near(seen.last, call.y):
+            return call.module_turn
+    why = "what follows the last layer is neither nothing nor one norm"
+    raise _refused(loaded, "the end", why)
 
 
 def _refused(loaded: LoadedModel, where: str, why: str) -> UnsupportedModelError:
+    """Return the error that says which part of a model is of another kind, and why."""
     return UnsupportedModelError(
         f"headscope cannot take {where} of {loaded.name} ({loaded.family}) apart into attention, "
         f"feed-forward network, skip connections and norms: {why}."
     )
 
 
+# --- one layer ------------------------------------------------------------------------------------
+
+
 class _UnknownLayerError(Exception):
     """Says why a layer has no sublayers of the known kinds."""
+
+
+class _Span(NamedTuple):
+    """Calls that may be one layer: a call of the layer's module, and those made inside it.
+
+    Or, for a layer that is no module, the calls from its attention to its last norm.
+    """
+
+    first: Call  # The call that takes the stream
+    y: Tensor  # The stream that leaves
+    inner: list[Call]  # The calls in between
+
+    def last_turn(self) -> ModuleTurn:
+        """Return the call that puts out the stream."""
+        if near(self.first.y, self.y):
+            return self.first.module_turn
+        return next(call.module_turn for call in self.inner if near(call.y, self.y))
 
 
 def _layer(
@@ -172,7 +198,10 @@ def _layer(
 
     # Calls that may be the layer: each that encloses its attention, the innermost first.
     around = seen.around(sites)
-    spans = [_Span(call, call.y, [c for c in seen.calls if call.encloses(c)]) for call in around]
+    spans = []
+    for call in around:
+        inner = [other for other in seen.calls if call.encloses(other)]
+        spans.append(_Span(first=call, y=call.y, inner=inner))
     span_without_module = _without_module(seen, sites, around, state, next_read)
     if span_without_module is not None:
         spans.append(span_without_module)
@@ -208,20 +237,6 @@ def _layer(
     )
 
 
-class _Span(NamedTuple):
-    """Calls that may be one layer."""
-
-    first: Call  # The call that takes the stream
-    y: Tensor  # The stream that leaves
-    inner: list[Call]  # The calls in between
-
-    def last_turn(self) -> ModuleTurn:
-        """Return the call that puts out the stream."""
-        if near(self.first.y, self.y):
-            return self.first.module_turn
-        return next(call.module_turn for call in self.inner if near(call.y, self.y))
-
-
 def _without_module(
     seen: Seen,
     sites: Sequence[AttentionSite],
@@ -229,16 +244,21 @@ def _without_module(
     state: Tensor | None,
     next_read: Tensor,
 ) -> _Span | None:
-    """Return the calls of a layer that is no module itself, up to where its output is read."""
+    """Return the calls of a layer that is no module itself; None if this is no such layer.
+
+    They begin with the attention module, which must read ``state``, and end with the first norm
+    behind it that returns ``next_read``.
+    """
     modules = {site.module for site in sites}
     first = next((call for call in around if call.module_turn.module in modules), None)
     if first is None or (state is not None and not near(state, first.x)):
         return None
-    calls = [call for call in seen.calls if call.start >= first.start]
-    last = next((call for call in calls if call.is_norm and near(call.y, next_read)), None)
-    if last is None:
-        return None
-    return _Span(first, last.y, [call for call in calls if call.stop <= last.stop])
+    following = [call for call in seen.calls if call.start >= first.start]
+    for last in following:
+        if last.is_norm and near(last.y, next_read):
+            inner = [call for call in following if call.stop <= last.stop]
+            return _Span(first=first, y=last.y, inner=inner)
+    return None
 
 
 def _sublayers(
@@ -248,31 +268,35 @@ def _sublayers(
     *,
     norms_after_sums: bool,
 ) -> list[Sublayer] | None:
-    """Find the sublayers that lead from the stream that enters to the one that leaves.
+    """Find the sublayers that lead from the stream that enters a span to the one that leaves.
 
-    Each attention reads ``reads`` and writes ``writes``; the feed-forward network stands last. None
-    if there are none, with or without a norm of the stream after every sum.
+    First one attention for each of ``reads`` and ``writes``, last the feed-forward network.
+    ``norms_after_sums``: whether every sum is taken by a norm (post-LN), or none is. Returns None
+    if the calls are no such sublayers.
     """
     norms = [call for call in span.inner if call.is_norm]
+
+    # Follow the stream through the attentions.
     assert span.first.x is not None
     state = span.first.x
     start = 0  # The event from which on the network may begin
     sublayers: list[Sublayer] = []
     for write, read in zip(writes, reads, strict=True):
-        before = _norm(norms, state, read, before=write.start)
+        before = _norm(norms, state, read, ends_by=write.start)
         if before is None and not near(state, read):
             return None
         state = state + write.y
         start = write.stop
         after = None
         if norms_after_sums:
-            after = _norm(norms, state, None, start=write.stop)
+            after = _norm(norms, state, starts_from=write.stop)
             if after is None:
                 return None
             state = after.y
             start = after.stop
         sublayers.append(Sublayer(_turn(before), _turn(after)))
-    # A call that holds a norm of the stream is more than the network.
+
+    # Find the network in what follows. A call in which the stream is normed is more than that.
     stream_norms = [norm for norm in norms if near(state, norm.x)]
     later = [call for call in span.inner if call.start > start]
     calls = [call for call in later if not any(map(call.encloses, stream_norms))]
@@ -291,10 +315,10 @@ def _sublayers(
 def _network(
     calls: Sequence[Call], norms: Sequence[Call], out: Tensor, state: Tensor
 ) -> Sublayer | None:
-    """Find the calls that turn the stream into what is missing from ``out``, and repeat them.
+    """Find the calls that turn the stream ``state`` into ``out - state``: the network.
 
     From the last call back: each one reads what an earlier one returned, the first one the stream
-    or its norm.
+    or its norm. Made again, they must return the same.
     """
     missing = out - state
     for last in calls:
@@ -305,38 +329,47 @@ def _network(
         while call is not None and call.x is not None:
             chain.insert(0, call)
             read = call.x
-            before = _norm(norms, state, read, before=call.start)
+            before = _norm(norms, state, read, ends_by=call.start)
             reads_stream = before is not None or near(state, read)
             if reads_stream and near(missing, _again(chain, read), out):
-                return Sublayer(_turn(before), None, tuple(c.module_turn for c in chain))
+                turns = tuple(link.module_turn for link in chain)
+                return Sublayer(before=_turn(before), after=None, modules=turns)
             earlier = [c for c in calls if c.stop < call.start and near(c.y, read)]
             call = earlier[0] if earlier else None
     return None
 
 
 def _again(chain: Sequence[Call], x: Tensor) -> Tensor | None:
-    """Repeat some calls, one after the other; None where they need more than one tensor."""
+    """Make some calls again, one after the other; None where one takes more than one tensor."""
     hidden: Tensor = x
     with torch.no_grad():
         for call in chain:
             try:
                 hidden = call.module_turn.module(hidden)
-            except TypeError:
+            except TypeError:  # an argument is missing
                 return None
     return hidden if isinstance(hidden, Tensor) else None
 
 
 def _norm(
-    norms: Sequence[Call], x: Tensor, y: Tensor | None, start: int = -1, before: int | None = None
+    norms: Sequence[Call],
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    starts_from: int | None = None,
+    ends_by: int | None = None,
 ) -> Call | None:
-    """Find a norm that took x, and returned y where that is given, between two events."""
+    """Find the first norm that took x, and returned y, between two events; None is no condition."""
     for norm in norms:
-        in_time = norm.start > start and (before is None or norm.stop < before)
-        if in_time and near(x, norm.x) and (y is None or near(y, norm.y)):
+        if starts_from is not None and norm.start <= starts_from:
+            continue
+        if ends_by is not None and norm.stop >= ends_by:
+            continue
+        if near(x, norm.x) and (y is None or near(y, norm.y)):
             return norm
     return None
 
 
 def _turn(call: Call | None) -> ModuleTurn | None:
-    """Return which call of its module a call was."""
+    """Return the module of a call, and which of its calls that was; None for no call."""
     return None if call is None else call.module_turn

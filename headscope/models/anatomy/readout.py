@@ -1,16 +1,23 @@
 """What follows the last states, made linear in them by holding its nonlinear factors at one run.
 
-Elementwise functions (the tanh of a pooler, the GELU of a masked-language head, the activation of a
-Dense module) stay at their secant, ``(f(u) - f(0)) / u`` per coordinate and f'(0) at 0; norms keep
-their scale, max pooling its winners, and normalising divides by the whole vector's length. Then ::
+The last states go through pooling, or through a task head, to an embedding or to logits. An
+elementwise function f on that way (the tanh of a pooler, the GELU of a masked-language head) is
+replaced by the line through f(0) and f(u), its secant at the u of the run::
+
+    f(0) + slope * u        slope = (f(u) - f(0)) / u per coordinate, and f'(0) where u is 0
+
+Norms keep their scale, max pooling its winners, and normalising divides by the whole vector's
+length. Then ::
 
     output = sum(readout * hidden) + constant
 
 holds at this run, with f(0), biases and shifts in the constant. Nothing is known of any family's
-head: it runs as it is, and the functions that it calls are exchanged. Where it calls one that is
-not known here, the sum differs from the output, and the caller's check says so.
+head: it runs as it is, and the functions that it calls are exchanged (:class:`Held`). Where it
+calls one that is not known here, the sum differs from the output, and the caller's check says so.
 
-:func:`token_maps` finds the embedding and the unembedding, W_E and W_U.
+:class:`Readout` makes readout and constant of a function from states to outputs;
+:func:`embedding` and :func:`task_head` are such functions. :func:`token_maps` finds the embedding
+and the unembedding of tokens, W_E and W_U.
 """
 
 from __future__ import annotations
@@ -30,6 +37,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
 from headscope.models.run.watched import ModuleTurn
 
+#: Functions that are replaced by their secants.
 _ELEMENTWISE: set[Any] = {
     torch.tanh,
     torch.sigmoid,
@@ -56,29 +64,33 @@ _ELEMENTWISE: set[Any] = {
 
 
 class Held(TorchFunctionMode):
-    """Replaces functions by their secants at the first run; :meth:`again` reuses them."""
+    """A context in which torch's functions are replaced by what is linear in their input.
+
+    In its first run the slopes and scales are made, one for each call, and held in a list; after
+    :meth:`again`, a second run of the same calls takes them from the list in the same order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: list[Tensor] = []
-        self._next: int | None = None
-        self._inside = False  # an exchanged function runs: what it calls is left alone
+        self._factors: list[Tensor] = []  # By the call
+        self._next: int | None = None  # The call of a second run; None in the first run
+        self._inside = False  # a replaced function runs: what it calls itself is left alone
 
     def again(self) -> None:
-        """Let the next run use what the first one held."""
+        """Let the next run use the factors of the first one."""
         self._next = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one function of torch, or its replacement."""
-        kwargs = kwargs or {}
+        """Run one function of torch, or its replacement; torch calls this for every function."""
+        kwargs = {} if kwargs is None else kwargs
         if self._inside:
             return func(*args, **kwargs)
         if func in _ELEMENTWISE:
-            u, *rest = args
+            u, *other_args = args
             kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
-            return self.secant(lambda x: func(x, *rest, **kwargs), u)
+            return self.secant(lambda x: func(x, *other_args, **kwargs), u)
         if func is F.layer_norm:
             return self._layer_norm(*args, **kwargs)
         if func is F.normalize:
@@ -103,43 +115,54 @@ class Held(TorchFunctionMode):
         bias: Tensor | None = None,
         eps: float = 1e-5,
     ) -> Tensor:
+        """Do what F.layer_norm does, with the scale of the first run."""
         centred = x - x.mean(-1, keepdim=True)
         scale = self._hold(lambda: (centred.detach().square().mean(-1, keepdim=True) + eps).rsqrt())
         y = centred * scale if weight is None else centred * scale * weight
         return y if bias is None else y + bias
 
     def _normalize(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        def factor() -> Tensor:
-            states = x.detach()
-            unit = F.normalize(states, *args, **kwargs)
-            largest = states.abs().argmax(-1, keepdim=True)
-            return unit.gather(-1, largest) / states.gather(-1, largest)
+        """Do what F.normalize does, with the lengths of the first run."""
 
-        return x * self._hold(factor).nan_to_num()
+        def factor() -> Tensor:
+            """Return 1 / length of each vector, read off its largest coordinate."""
+            vectors = x.detach()
+            unit_vectors = F.normalize(vectors, *args, **kwargs)
+            largest = vectors.abs().argmax(-1, keepdim=True)
+            return unit_vectors.gather(-1, largest) / vectors.gather(-1, largest)
+
+        return x * self._hold(factor).nan_to_num()  # 0 / 0 where a vector is zero
 
     def _hold(self, make: Callable[[], Tensor]) -> Tensor:
-        """Make a factor in the first run; return the same one, in its turn, in the next."""
+        """Make a factor in the first run; return the one of the same call in a second run."""
         if self._next is None:
-            self._held.append(make())
-            return self._held[-1]
-        self._next += 1
-        return self._held[self._next - 1]
+            factor = make()
+            self._factors.append(factor)
+        else:
+            factor = self._factors[self._next]
+            self._next += 1
+        return factor
 
 
 def _slope(function: Callable[[Tensor], Tensor], u: Tensor, zero: Tensor) -> Tensor:
-    """Return the slope of the secant from 0 to u, and the derivative where u is 0."""
+    """Return the slope of the secant from 0 to u, or f'(0) where u is 0; ``zero`` is f(0)."""
     with torch.enable_grad():
         origin = torch.zeros_like(u, requires_grad=True)
         (derivative,) = torch.autograd.grad(function(origin).sum(), origin)
-    secant = (function(u) - zero) / torch.where(u == 0, torch.ones_like(u), u)
+    divisor = torch.where(u == 0, torch.ones_like(u), u)
+    secant = (function(u) - zero) / divisor
     return torch.where(u == 0, derivative, secant)
 
 
 class Readout:
-    """A part after the last states, made linear at one run; rows do not depend on each other."""
+    """A function of the last states, made linear at one run; rows do not depend on each other."""
 
     def __init__(self, function: Callable[[Tensor, Held], Tensor], hidden: Tensor) -> None:
-        """Run ``function(hidden, held)``, which uses ``held`` as a context; gives (batch, d)."""
+        """Run the function at the last states, and at zeros for the constant.
+
+        ``function(hidden, held)`` takes states (batch, pos, d_model) to outputs (batch, d) within
+        the context ``held``.
+        """
         held = Held()
         self._hidden = hidden.detach().clone().requires_grad_(True)
         with torch.enable_grad():
@@ -150,7 +173,10 @@ class Readout:
         self.value = self._value.detach()  # (batch, d)
 
     def of(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the readout (batch, pos, d_model) and the constant of ``sum(value * weights)``."""
+        """Return the readout (batch, pos, d_model) and the constant (batch,) of one number.
+
+        The number of each row is ``sum(output * weights)``, with ``weights`` (batch, d).
+        """
         (readout,) = torch.autograd.grad(
             self._value, self._hidden, weights, retain_graph=True, materialize_grads=True
         )
@@ -158,7 +184,10 @@ class Readout:
 
 
 def embedding(loaded: LoadedModel, real: Tensor) -> Callable[[Tensor, Held], Tensor]:
-    """Return the function from last states to embeddings, for :class:`Readout`."""
+    """Return the function from last states to embeddings, for :class:`Readout`.
+
+    ``real`` (batch, pos) marks tokens that are no padding.
+    """
 
     def embed(hidden: Tensor, held: Held) -> Tensor:
         with held:
@@ -185,12 +214,13 @@ def task_head(
 ) -> Callable[[Tensor, Held], Tensor]:
     """Return the function from last states to logits, (batch, classes), for :class:`Readout`.
 
-    The whole network runs: what ``last``, its last layer or the norm after it, puts out is
-    exchanged for the states, and from there on functions are held. ``select`` picks one position of
-    each row; ``decoder`` is what a decoder reads, and ``read`` a linear map of the logits to
-    (batch, d).
+    The whole network runs on ``ids``, ``real`` and token ``types``. ``last`` is the call of its
+    last layer, or of the norm after it: what that call returns is exchanged for the states, and
+    from there on functions are replaced. ``select`` picks one position of each row; ``decoder`` is
+    what a decoder reads, and ``read`` a linear map of the logits to (batch, d).
     """
-    # Some activations are written as products of their input, which no function stands for.
+    # transformers writes some activations as products of their input, in which no elementwise
+    # function of torch is called: these are replaced by module.
     activations = [
         module
         for module in loaded.network.modules()
@@ -198,35 +228,36 @@ def task_head(
     ]
 
     def logits(hidden: Tensor, held: Held) -> Tensor:
-        turns = 0
-        past_the_end = False
-        with ExitStack() as stack:
+        n_calls = 0  # Of the module of ``last``
+        in_head = False  # Whether the last states have passed
+        with ExitStack() as contexts:
 
-            def swap(module: nn.Module, args: Any, output: Any) -> Any:
-                nonlocal turns, past_the_end
-                turns += 1
-                if turns != last.number + 1:
+            def exchange_states(module: nn.Module, args: Any, output: Any) -> Any:
+                nonlocal n_calls, in_head
+                n_calls += 1
+                if n_calls != last.number + 1:
                     return output
-                stack.enter_context(held)
-                past_the_end = True
+                contexts.enter_context(held)
+                in_head = True
                 return with_first(output, hidden)
 
-            def activation(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-                return lambda x: held.secant(forward, x) if past_the_end else forward(x)
+            def linear_in_head(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+                return lambda x: held.secant(forward, x) if in_head else forward(x)
 
-            exchanged = {module: activation(module.forward) for module in activations}
-            stack.enter_context(replaced_forwards(exchanged))
-            stack.enter_context(hooked([last.module.register_forward_hook(swap)]))
-            output = loaded.run(ids, real, types, **(decoder or {}), select=select)[1]
-        assert output is not None
-        return read(output)
+            forwards = {module: linear_in_head(module.forward) for module in activations}
+            contexts.enter_context(replaced_forwards(forwards))
+            contexts.enter_context(hooked([last.module.register_forward_hook(exchange_states)]))
+            decoder_inputs = {} if decoder is None else decoder
+            _, head_output = loaded.run(ids, real, types, **decoder_inputs, select=select)
+        assert head_output is not None
+        return read(head_output)
 
     return logits
 
 
 # --- the embedding and the unembedding ------------------------------------------------------------
 
-_ROWS = 1 << 14  # Tokens of a vocabulary that are widened to float64 at a time.
+_TOKENS_AT_ONCE = 1 << 14  # Tokens of a vocabulary that are widened to float64 at a time.
 
 
 class TokenMaps(NamedTuple):
@@ -234,24 +265,25 @@ class TokenMaps(NamedTuple):
 
     embedding: Tensor
     unembedding: Tensor
-    #: Without one, W_E is taken for W_U, as the configuration ties them.
+    #: Whether the model has a W_U of its own; else W_E is taken for it, as its configuration ties
+    #: the two.
     has_unembedding: bool
 
     def product(self) -> Tensor:
         """Return W_U W_E with W_U centred, (d_model, d_model) in float64 on the CPU.
 
-        What all tokens' logits share cannot change a probability, so each column of W_U (d_model,
-        vocabulary) has its mean over tokens taken off.
+        What all tokens' logits share cannot change a probability, so the mean over tokens is taken
+        off W_U: ``(W_U - mean)^T W_E = W_U^T W_E - sum(W_U) sum(W_E)^T / n``.
         """
         d_model = self.embedding.shape[1]
         n = len(self.embedding)
         total = torch.zeros(d_model, d_model, dtype=torch.float64)
         sum_of_W_U = torch.zeros(d_model, dtype=torch.float64)
         sum_of_W_E = torch.zeros(d_model, dtype=torch.float64)
-        for first in range(0, n, _ROWS):
-            rows = slice(first, first + _ROWS)
-            W_E = self.embedding[rows].detach().cpu().double()
-            W_U = self.unembedding[rows].detach().cpu().double()
+        for first in range(0, n, _TOKENS_AT_ONCE):
+            tokens = slice(first, first + _TOKENS_AT_ONCE)
+            W_E = self.embedding[tokens].detach().cpu().double()
+            W_U = self.unembedding[tokens].detach().cpu().double()
             total += W_U.T @ W_E
             sum_of_W_U += W_U.sum(0)
             sum_of_W_E += W_E.sum(0)

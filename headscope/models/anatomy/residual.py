@@ -11,6 +11,10 @@ normalisations, and its product with each write is what that write contributes::
 
 Which of the two a layer is, and where its norms are, :mod:`~headscope.models.anatomy.layers` says.
 Every run compares the sum of all contributions with the output.
+
+To read: :func:`record` runs a batch and returns a :class:`RecordedRun`, whose ``stream`` lists the
+writes and norms in order; :meth:`RecordedRun.contributions` goes backwards through that list. A
+*site* is the attention of one layer; its row is its index in arrays of results.
 """
 
 from __future__ import annotations
@@ -47,10 +51,12 @@ class HeldNorm:
         weight = y.new_ones(y.shape[-1]) if norm.weight is None else norm.weight.detach().to(y)
         bias = getattr(norm, "bias", None)
         shift = torch.zeros_like(weight) if bias is None else bias.detach().to(y)
+        # What fits is found by trying: centred or not, with either kind of gain.
         for centred in (True, False):
             u = x - x.mean(-1, keepdim=True) if centred else x
             for gain in (weight, 1 + weight):  # Gemma stores what its gain has beyond 1
                 unscaled = u * gain
+                # The factor that leads from ``unscaled`` to y best, position by position.
                 projection = ((y - shift) * unscaled).sum(-1, keepdim=True)
                 square = (unscaled * unscaled).sum(-1, keepdim=True)
                 scale = projection / square.clamp(min=1e-300)
@@ -68,7 +74,7 @@ class HeldNorm:
         return centred * scale * self.gain
 
     def back(self, readout: Tensor) -> Tensor:
-        """Carry a readout (batch, pos, d_model) to before the norm: the transpose of the above."""
+        """Carry a readout (batch, pos, d_model) to before the norm: the transpose of `linear`."""
         before = readout * self.gain * self.scale
         return before - before.mean(-1, keepdim=True) if self.centred else before
 
@@ -78,7 +84,8 @@ class Contributions:
     """What every write to the stream contributes to one number of each row of a batch."""
 
     embeddings: Tensor  # (batch, pos): by the position that they stand at
-    heads: Tensor  # (batch, n_layers, n_heads, pos): by the token that is read, or by position
+    #: (batch, n_layers, n_heads, pos): by the token that is read, or by the query's position.
+    heads: Tensor
     feed_forward: Tensor  # (batch, n_layers, pos)
     biases: Tensor  # (batch,): b_O and the shifts of norms
     #: (batch, pos, source_pos): what all cross-attention heads together read from each source
@@ -86,7 +93,8 @@ class Contributions:
     cross: Tensor | None = None
 
 
-#: The pattern, (batch, n_heads, query_pos, key_pos), and v, (batch, n_heads, key_pos, d_head).
+#: By which what heads write is split by the tokens that they read: the pattern, (batch, n_heads,
+#: query_pos, key_pos), and v, (batch, n_heads, key_pos, d_head).
 Sources = tuple[Tensor, Tensor]
 
 
@@ -98,14 +106,14 @@ class HeadsWrite:
     z: Tensor  # (batch, n_heads, pos, d_head)
     W_O: Tensor  # (n_heads, d_head, d_model)
     b_O: Tensor  # (d_model,)
-    sources: Sources | None  # Where the tokens that heads read are told apart
+    sources: Sources | None  # None where the tokens that heads read are not told apart
 
 
 @dataclass(frozen=True)
 class NetworkWrite:
     """What a feed-forward network writes to the stream."""
 
-    row: int  # Of the first site of its layer
+    row: int  # That of the first site of its layer
     out: Tensor  # (batch, pos, d_model)
 
 
@@ -114,8 +122,8 @@ class RecordedRun:
     """One batch in the model's own run with our attention, ready to be taken apart."""
 
     hidden: Tensor  # (batch, pos, d_model): the last states
-    logits: Tensor | None
-    real: Tensor  # (batch, pos)
+    logits: Tensor | None  # Of the task head; None without one
+    real: Tensor  # (batch, pos): 1 or True for tokens, 0 for padding
     start: Tensor = field(repr=False)  # What enters the first layer
     #: What happens to the stream from there to the last states, in order.
     stream: list[HeadsWrite | NetworkWrite | HeldNorm] = field(repr=False)
@@ -128,7 +136,8 @@ class RecordedRun:
         ``readout`` is (batch, pos, d_model). What heads contribute is by the query's position, or,
         where the run kept its patterns, by the token read: P_ij (v_j + b_V) W_O.
         """
-        # Backwards through the stream, g reads the stream as it was before each step.
+        # Backwards through the stream: g (batch, pos, d_model) is what the number reads of the
+        # stream as it was before each step, and so of what that step wrote.
         g = readout * self.real[..., None].to(readout)
         biases = g.new_zeros(len(g))
         heads: dict[int, Tensor] = {}
@@ -142,19 +151,24 @@ class RecordedRun:
                 feed_forward[:, step.row] = (g * step.out).sum(-1)
             else:
                 biases = biases + (g * step.b_O).sum((1, 2))
-                read = torch.einsum("bqm,hdm->bhqd", g, step.W_O)
+                # What the number reads of each head's z: (batch, n_heads, query_pos, d_head).
+                g_z = torch.einsum("bqm,hdm->bhqd", g, step.W_O)
                 if by_source:
                     assert step.sources is not None
                     pattern, v = step.sources
-                    pairs = pattern * (read @ v.transpose(-1, -2))  # (batch, heads, query, key)
+                    # (batch, n_heads, query_pos, key_pos)
+                    by_query_and_key = pattern * (g_z @ v.transpose(-1, -2))
+                    heads[step.site.row] = by_query_and_key.sum(2)
                     if step.site.stack == "cross":
-                        cross = pairs.sum(1) if cross is None else cross + pairs.sum(1)
-                    heads[step.site.row] = pairs.sum(2)
+                        all_heads_cross = by_query_and_key.sum(1)
+                        cross = all_heads_cross if cross is None else cross + all_heads_cross
                 else:
-                    heads[step.site.row] = (step.z * read).sum(-1)
+                    heads[step.site.row] = (step.z * g_z).sum(-1)
+
+        # One array of all heads; layers have fewer where heads were removed.
         longest = max(by_position.shape[-1] for by_position in heads.values())
         all_heads = g.new_zeros(len(g), self.n_layers, self.n_heads, longest)
-        for row, by_position in heads.items():  # layers differ once heads are removed
+        for row, by_position in heads.items():
             _, n_heads, n_positions = by_position.shape
             all_heads[:, row, :n_heads, :n_positions] = by_position
         return Contributions(
@@ -166,10 +180,16 @@ class RecordedRun:
         )
 
     def source_states(self) -> tuple[Tensor, Tensor]:
-        """Split the last states by source token: (batch, pos, source_pos, d_model), and biases.
+        """Split the last states by source token.
 
-        A head's write goes to the token that it reads, everything else to the token it stands at;
-        b_O and the shifts of norms are apart, (batch, pos, d_model).
+        What a head writes counts for the token that it reads, everything else for the token at
+        that position; b_O and the shifts of norms are kept apart.
+
+        Returns
+        -------
+        states : Tensor, (batch, pos, source_pos, d_model)
+        biases : Tensor, (batch, pos, d_model)
+            ``states.sum(2) + biases`` is the last states.
         """
         n = self.start.shape[1]
         identity = torch.eye(n, dtype=self.start.dtype, device=self.start.device)
@@ -192,7 +212,7 @@ class RecordedRun:
 
 
 def find_stream(loaded: LoadedModel) -> Anatomy:
-    """Find where every layer writes.
+    """Take every layer apart, and check that heads alone write through their output maps.
 
     Raises
     ------
@@ -224,8 +244,10 @@ def record(
 ) -> RecordedRun:
     """Run one batch through our attention, and keep what every part of it wrote.
 
-    ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument; ``select``
-    picks what the task head gets.
+    ``ids`` and ``real`` (batch, pos), 0 for padding in ``real``; ``types`` are token types.
+    ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument;
+    ``patterns`` keeps what tells apart the tokens that heads read; ``select`` picks what the task
+    head gets.
     """
     z_and_sources: dict[int, tuple[Tensor, Sources | None]] = {}  # By row
 
@@ -234,14 +256,15 @@ def record(
     ) -> Tensor:
         pattern = attention_pattern(q, k, scale=scale, mask=mask)
         z = pattern @ v
-        z_and_sources[site.row] = z, (pattern, v) if patterns else None
+        sources = (pattern, v) if patterns else None
+        z_and_sources[site.row] = (z, sources)
         return z
 
     # Run the batch, and capture the stream wherever a norm or the end of a layer shows it.
     watched = [anatomy.end]
     for layer in anatomy.layers:
         watched += [layer.enters, layer.leaves]
-        watched += [sublayer.after for sublayer in layer.sublayers if sublayer.after]
+        watched += [sub.after for sub in layer.sublayers if sub.after is not None]
     options: dict[str, Any] = {"select": select, **(decoder or {})}
     with capture(watched) as seen, intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **options)
