@@ -1,9 +1,17 @@
 """Processes that ``torchrun`` or Slurm started together, joined by ``torch.distributed`` (gloo).
 
-The processes exchange arrays as safetensors, so nothing is ever unpickled. Before every exchange
-they meet at the launcher's store, a table of keys and values that all of them read. There each
-leaves a pulse; so a process that waits notices when another has failed or no longer responds, and
-ends with an error instead of waiting for ever.
+All processes run the same program, and exchange arrays as safetensors, so nothing is ever
+unpickled. Before every exchange they meet at the launcher's store, a table of keys and values that
+all of them read and write. Its keys, for the process of rank 2 (of 0, 1, 2, ...)::
+
+    pulse 2        a count that grows every few seconds while the process lives
+    meeting 7 2    the process has reached its meeting number 7, and what that one is about
+    failed 2       why the process ends with an error
+    left 2         the process has ended
+    report         how many processes have asked to report an error
+
+So a process that waits notices when another has failed or no longer responds, and ends with an
+error instead of waiting for ever. Messages count processes from 1.
 """
 
 from __future__ import annotations
@@ -34,7 +42,7 @@ PATIENCE_VARIABLE = "HEADSCOPE_PROCESS_TIMEOUT"
 _JOIN_SECONDS = 300.0  # For all processes to come together at the start
 _LEAVE_SECONDS = 3.0  # For which the process with the store waits for the others to end before it
 _PULSE_CHECK = 0.5  # Seconds between two checks of the others' pulses while waiting
-#: Seconds between two checks whether the others have come: short at first, then longer.
+#: Seconds between two checks whether the others have come to a meeting: few at first, then more.
 _SHORTEST_NAP = 0.0005
 _LONGEST_NAP = 0.02
 
@@ -43,33 +51,27 @@ _LONGEST_NAP = 0.02
 class _Pulse:
     """The latest pulse of another process."""
 
-    beat: bytes  # The count of its beats
-    changed_at: float  # When the count last grew, by this process's monotonic clock
+    beat: bytes | None  # The count of its beats; None before it was first read
+    changed_at: float  # When the count was last seen to grow, by this process's monotonic clock
 
 
 class Group(Processes):
     """The processes of one launch, as one of them sees them."""
 
     def __init__(self, store: Store, rank: int, size: int, patience: float) -> None:
+        """Begin to leave pulses at the store; :meth:`join` makes a group.
+
+        ``patience``: seconds without a pulse after which a process counts as lost.
+        """
         self.rank = rank
         self.size = size
         self._store = store
         self._patience = patience
-        self._meetings = 0
+        self._meetings = 0  # How many there have been
         self._store.set(f"pulse {rank}", "0")
         self._leaving = threading.Event()
         self._pulse_thread = threading.Thread(target=self._beat, daemon=True)
         self._pulse_thread.start()
-
-    def _beat(self) -> None:
-        """Count up this process's pulse every few seconds."""
-        beats = 0
-        while not self._leaving.wait(self._patience / 10):
-            beats += 1
-            try:
-                self._store.set(f"pulse {self.rank}", str(beats))
-            except RuntimeError:  # the store is gone, and with it every process that would read it
-                return
 
     @classmethod
     def join(cls) -> Group:
@@ -86,7 +88,7 @@ class Group(Processes):
             raise InputError("This torch was built without gloo, so processes cannot share a run.")
         try:
             deadline = timedelta(seconds=_JOIN_SECONDS)
-            store, rank, size = next(iter(rendezvous("env://", timeout=deadline)))
+            store, rank, size = next(rendezvous("env://", timeout=deadline))  # by the variables
             store = PrefixStore("headscope", store)
             dist.init_process_group(
                 "gloo",
@@ -107,37 +109,49 @@ class Group(Processes):
             torch.cuda.set_device(local % torch.cuda.device_count())
         return cls(store, rank, size, patience)
 
+    def _beat(self) -> None:
+        """Count up this process's pulse every few seconds."""
+        beats = 0
+        while not self._leaving.wait(self._patience / 10):
+            beats += 1
+            try:
+                self._store.set(f"pulse {self.rank}", str(beats))
+            except RuntimeError:  # the store is gone, and with it every process that would read it
+                return
+
     def gather(self, arrays: Mapping[str, Array], subject: str) -> list[dict[str, Array]]:
         """Return the arrays of every process, by rank; ``subject`` is what errors call them."""
-        data = save({name: np.array(array, order="C") for name, array in arrays.items()})
+        message = save({name: np.array(array, order="C") for name, array in arrays.items()})
+        n_bytes = len(message)
         self.meet(subject)
         try:
             # all_gather needs messages of one length: all are padded to the longest.
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-            dist.all_gather(sizes, torch.tensor([len(data)]))
-            padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
-            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            messages = [torch.empty_like(padded) for _ in range(self.size)]
-            dist.all_gather(messages, padded)
+            lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(lengths, torch.tensor([n_bytes]))
+            padded = torch.zeros(int(max(lengths)), dtype=torch.uint8)
+            padded[:n_bytes] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+            all_padded = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(all_padded, padded)
         except RuntimeError as error:
             raise LostProcessError(
                 f"The connection to another process broke while it sent {subject} "
                 f"({_first_line(error)})."
             ) from None
-        return [
-            load(message[: int(size)].numpy().tobytes())
-            for message, size in zip(messages, sizes, strict=True)
-        ]
+        arrays_by_rank = []
+        for padded, length in zip(all_padded, lengths, strict=True):
+            message = padded[: int(length)].numpy().tobytes()
+            arrays_by_rank.append(load(message))
+        return arrays_by_rank
 
     def meet(self, subject: str) -> None:
-        """Wait until every process is at this point; all have to give it the same ``subject``."""
+        """Wait until every process is at this point; all have to give the same ``subject``."""
         self._meetings += 1
         keys = [f"meeting {self._meetings} {rank}" for rank in range(self.size)]
         try:
             self._store.set(keys[self.rank], subject)
             self._wait(keys, subject)
             subjects = [value.decode() for value in self._store.multi_get(keys)]
-            # Everybody has left the meeting before the last one, so its key is not needed.
+            # Whoever came to the last meeting has left the one before it: its key is not needed.
             self._store.delete_key(f"meeting {self._meetings - 2} {self.rank}")
         except RuntimeError as error:
             raise LostProcessError(
@@ -153,10 +167,13 @@ class Group(Processes):
                 )
 
     def _wait(self, keys: list[str], subject: str) -> None:
-        """Wait for the key of each rank; raise if a process that is missing fails or is silent."""
+        """Wait until the store has all ``keys``, one of each process, by rank.
+
+        Raises LostProcessError if a process whose key is missing has failed or gives no pulse.
+        """
         start = time.monotonic()
         last_check = start
-        pulses = [_Pulse(b"", start) for _ in range(self.size)]
+        pulses = [_Pulse(beat=None, changed_at=start) for _ in range(self.size)]
         # The store's own way to wait prints a warning whenever it gives up.
         while not self._store.check(keys):
             now = time.monotonic()
@@ -195,8 +212,8 @@ class Group(Processes):
 
     def failures(self) -> list[str]:
         """Return why processes have failed, by rank."""
-        failures = map(self.failure_of, range(self.size))
-        return [failure for failure in failures if failure is not None]
+        by_rank = [self.failure_of(rank) for rank in range(self.size)]
+        return [failure for failure in by_rank if failure is not None]
 
     def claim_report(self) -> bool:
         """Ask to be the process that reports why the run ends: True for the first one to ask."""
@@ -210,7 +227,7 @@ class Group(Processes):
         """Announce that this process ends; the process with the store waits for the others."""
         self._leaving.set()
         self._pulse_thread.join()
-        # The store ends with this process, unless torchrun keeps it in one of its own.
+        # The store ends with the first process, unless torchrun keeps it in a process of its own.
         holds_store = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             self._store.set(f"left {self.rank}", "")

@@ -1,8 +1,9 @@
 """Versions of a model in which heads attend by another formula: how little do its outputs change?
 
-:func:`open_for_exchange` opens a model and its text for a command; :class:`Effects` runs versions
-of it and compares each with the unchanged model: by the cosines of its embeddings, and by a task if
-one was asked for.
+A *version* (:class:`~headscope.models.run.formulas.ExchangedHeads`) is what runs in place of the
+model's attention: a formula for z, and the heads that follow it. :func:`open_for_exchange` opens a
+model and its text for a command; :class:`Effects` runs versions and compares each with the
+unchanged model: by the cosines of its embeddings, and by a task if one was asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -46,24 +47,25 @@ from headscope.tasks.base import BatchOutputs, Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.positions import TOKEN_HEADS, one_position
 
-#: Tokens of a batch of short lines, padding included: every pass costs as much as its tokens, and
-#: matrix products of so many run at full speed already.
-SHORT = 400
+#: Tokens of a batch, padding included. Larger batches would hold more padding, and matrix products
+#: of so many tokens run at full speed already.
+TOKENS_AT_ONCE = 400
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A model whose heads are to be exchanged, and what it is measured on."""
+    """A model whose heads are to be exchanged, ready to be measured."""
 
     loaded: LoadedModel  # Certified; a view of the one stack that a text runs
-    effects: Effects  # Of its changed versions
+    effects: Effects  # Measures its versions
     #: The fields that every result has: provenance, certificate, text, task and left-out stacks.
     common: dict[str, Any]
 
 
 def open_for_exchange(model: Model, options: EffectOptions, command: str) -> Opened:
     """Open, check and certify a model for a command, and read its text."""
-    # Read the task's examples first: they must not calibrate what they measure.
+    # Read the text, without the lines that are also among the task's examples: a command may fit
+    # a formula on the text, and no example may measure what was fitted on it.
     seed = options.seed
     limit = options.limit
     text = as_plain(options.text).first(limit)
@@ -74,7 +76,7 @@ def open_for_exchange(model: Model, options: EffectOptions, command: str) -> Ope
         text = lines_without_shared(text, examples)
     measured_text = _spread_evenly(text, options.sentences)
 
-    # Open the model, and certify the one stack that a text runs.
+    # Open the model, and certify the stack that a text runs.
     all_stacks = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(all_stacks, command)
     all_stacks.pooling.check()
@@ -83,7 +85,7 @@ def open_for_exchange(model: Model, options: EffectOptions, command: str) -> Ope
     loaded = text_stack(all_stacks, command)
     validation = require_valid(loaded, options.validate)
 
-    # Measure the unchanged model.
+    # Measure the unchanged model, and describe the run.
     task = None
     if options.task is not None and examples is not None:
         task = make_task(options.task, examples, loaded, seed=seed, limit=limit)
@@ -113,7 +115,7 @@ def open_for_exchange(model: Model, options: EffectOptions, command: str) -> Ope
 
 
 def _spread_evenly(text: Corpus, n_lines: int) -> Corpus:
-    """Return ``n_lines`` lines of a text, at even distances; all where it has no more."""
+    """Return ``n_lines`` lines of a text, at even distances: 2 of 6 are lines 0 and 3."""
     n_lines = min(n_lines, text.n_sentences)
     chosen = {i * text.n_sentences // n_lines for i in range(n_lines)}
 
@@ -124,9 +126,9 @@ def _spread_evenly(text: Corpus, n_lines: int) -> Corpus:
 
 
 def text_stack(loaded: LoadedModel, command: str) -> LoadedModel:
-    """Return the view of a model whose queries and keys a text can show: one sequence, a square S.
+    """Return a view of the stack that reads a text: of an encoder-decoder model, its encoder.
 
-    Of an encoder-decoder model that is the encoder: a text runs nothing else.
+    Its queries and keys are of one sequence, so that scores form a square matrix.
     """
     if loaded.encoder_decoder:
         loaded = loaded.only("encoder")
@@ -137,72 +139,37 @@ def text_stack(loaded: LoadedModel, command: str) -> LoadedModel:
     return loaded
 
 
-#: The task's value of a changed model, and its difference to the unchanged one's.
+#: The task's value of a version, and its difference from the unchanged model's.
 TaskEffect = tuple[float, Estimate]
 
 
-class _Embedder:
-    """Runs versions of one model on batches, and compares their embeddings with the unchanged ones.
-
-    A batch's layers before a change are not run again but played back.
-    """
-
-    def __init__(
-        self,
-        model: LoadedModel,
-        batches: Sequence[tuple[Tensor, Tensor]],
-        versions: Sequence[ExchangedHeads],
-    ) -> None:
-        self._model = model
-        self._batches = batches
-        self._versions = versions
-        self._replay = Replay(model)
-        #: The batch that was last run unchanged, what its layers returned, and its embeddings
-        self._recorded_batch = -1
-        self._recorded = Recorded()
-        self._unchanged = Tensor()
-
-    def cosines(self, batch_and_version: tuple[int, int]) -> Array:
-        """Return the cosine of every line of a batch in one version; both by their numbers."""
-        number, i = batch_and_version
-        version = self._versions[i]
-        if number != self._recorded_batch:
-            with intervene(self._model) as router, self._replay.recording() as self._recorded:
-                self._unchanged = self._embed(router, number)
-            self._recorded_batch = number
-        playing = self._replay.playing(self._recorded, version.first_row)
-        with intervene(self._model, attention=version) as router, playing:
-            changed = self._embed(router, number)
-        return cosines_of(changed, self._unchanged)
-
-    def _embed(self, router: Router, number: int) -> Tensor:
-        ids, mask = self._batches[number]
-        return self._model.pooling.embed(router.checked(self._model.forward, ids, mask), mask)
-
-
 class Effects:
-    """A model, and the lines on which changed versions are compared with it."""
+    """A model, and the lines and the task on which versions are compared with it."""
 
     def __init__(
         self, loaded: LoadedModel, text: Corpus, task: Task | None = None, seed: int = 0
     ) -> None:
-        """Pad the lines, and measure the unchanged model by the task if there is one."""
+        """Pad the lines, and measure the unchanged model by the task if there is one.
+
+        ``text`` and ``task`` are what versions are compared on.
+        """
         self._loaded = loaded
         self._task = task
         self._seed = seed
 
-        # The lines, as (token ids, attention mask).
+        # The lines, in batches of (token ids, attention mask), both (lines, pos).
         self.batches: list[tuple[Tensor, Tensor]] = []
+        self.first_lines: list[int] = []  # The number of the first line of every batch
+        self.lines = 0  # How many were read
         for _, lines in line_batches(loaded, text):
-            self.batches += [loaded.pad(short_lines) for short_lines in buckets(list(lines), SHORT)]
-        lines_of_batches = [len(ids) for ids, _ in self.batches]
-        self.lines = sum(lines_of_batches)
-        #: The number of the first line of every batch
-        self.first_lines = np.cumsum([0, *lines_of_batches[:-1]]).tolist()
-        self.skipped = text.n_sentences - self.lines
+            for batch in buckets(list(lines), TOKENS_AT_ONCE):
+                self.batches.append(loaded.pad(batch))
+                self.first_lines.append(self.lines)
+                self.lines += len(batch)
+        self.skipped = text.n_sentences - self.lines  # Too long for the model
         check_measured(text, self.lines)
 
-        # The task, and its value of the unchanged model.
+        # The task, and the unchanged model's outputs and value.
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
         self.warnings: tuple[str, ...] = ()  # What makes values of the task doubtful
@@ -220,34 +187,39 @@ class Effects:
     def observe(
         self, see: Callable[[int, HeadInputs, Tensor], None], loaded: LoadedModel | None = None
     ) -> None:
-        """Run the unchanged model, or another one, and show what it computes.
+        """Run the unchanged model (or ``loaded``) on the lines, and show what its heads compute.
 
-        ``see`` gets the number of the batch, what the heads of a site attend with, and their z
-        (batch, heads, pos, d_head). Several threads may call it, once for each batch and site.
+        ``see`` is called with the number of a batch, the q, k, v of a site (one layer's attention)
+        and the z that they give, (lines, n_heads, pos, d_head): once for each batch and site, by
+        several threads.
         """
+        observed = self._loaded if loaded is None else loaded
 
         @contextmanager
         def batch_runner(model: LoadedModel) -> Iterator[Callable[[int], None]]:
             def run_batch(number: int) -> None:
                 def attend(inputs: HeadInputs) -> Tensor:
-                    qkv = (inputs.q, inputs.k, inputs.v)
-                    z = stream_attention(*qkv, mask=inputs.mask, scale=inputs.scale)
+                    z = stream_attention(
+                        inputs.q, inputs.k, inputs.v, mask=inputs.mask, scale=inputs.scale
+                    )
                     see(number, inputs, z)
                     return z
 
+                ids, mask = self.batches[number]
                 with intervene(model, attention=ExchangedHeads(attend)) as router:
-                    router.run(partial(model.forward, *self.batches[number]))
+                    router.run(partial(model.forward, ids, mask))
 
             with prepared(model.network):
                 yield run_batch
 
-        for _ in side_by_side(loaded or self._loaded, range(len(self.batches)), batch_runner):
+        # Each batch runs as its result, None, is asked for.
+        for _ in side_by_side(observed, range(len(self.batches)), batch_runner):
             pass
 
     def measure(
         self, versions: Sequence[ExchangedHeads], progress: Progress, step: str
     ) -> list[Effect]:
-        """Measure changed versions of the model, each alone; ``step`` names the progress."""
+        """Measure versions of the model, each alone; ``step`` names them in the progress."""
         cosines = self.cosines(versions, progress, step)
         task_effects = self.on_task(versions, progress, step)
         return [
@@ -266,39 +238,40 @@ class Effects:
     def on_task(
         self, versions: Sequence[ExchangedHeads], progress: Progress, step: str
     ) -> list[TaskEffect | None]:
-        """Measure changed versions by the task, each alone; None where there is no task."""
+        """Measure versions by the task, each alone; None for each where there is no task."""
         loaded = self._loaded
         task = self._task
         if task is None or self._baseline is None:
             return [None] * len(versions)
-        effects: dict[int, TaskEffect] = {}
+        effects: dict[int, TaskEffect] = {}  # By the index of the version
         select = one_position if loaded.task_head in TOKEN_HEADS else None
         rerun = Rerun(loaded, task.batches(loaded), select)
 
         @contextmanager
         def version_runner(
             model: LoadedModel,
-        ) -> Iterator[Callable[[tuple[int, Padded]], BatchOutputs]]:
-            def run_version(version_and_batch: tuple[int, Padded]) -> BatchOutputs:
-                i, batch = version_and_batch
-                with intervene(model, attention=versions[i]) as router:
+        ) -> Iterator[Callable[[tuple[ExchangedHeads, Padded]], BatchOutputs]]:
+            def run_version(version_and_batch: tuple[ExchangedHeads, Padded]) -> BatchOutputs:
+                version, batch = version_and_batch
+                with intervene(model, attention=version) as router:
                     run: Run = partial(router.checked, model.run)  # type: ignore[call-arg]
                     return task.read(rerun.again(run, model), batch)
 
             with prepared(model.network):
                 yield run_version
 
-        # Versions that change the same first layer share what comes before it.
+        # Versions that change the same first layer share what comes before it: ``rerun`` plays it
+        # back.
         for row in sorted({version.first_row for version in versions}):
             rerun.start_at(row)
-            alike = [i for i, version in enumerate(versions) if version.first_row == row]
-            runs = itertools.product(alike, rerun.batches)
+            indices = [i for i, version in enumerate(versions) if version.first_row == row]
+            runs = itertools.product([versions[i] for i in indices], rerun.batches)
             batch_outputs = side_by_side(loaded, runs, version_runner, alone=task.alone)
             with closing(batch_outputs):
-                for i in alike:
+                for i in indices:
                     outputs = task.gathered(itertools.islice(batch_outputs, len(rerun.batches)))
                     change = task.change(self._baseline, outputs, seed=self._seed)
-                    effects[i] = change.value, change.estimate()
+                    effects[i] = (change.value, change.estimate())
                     release_memory()  # what lies between blocks in use grows with every version
                     progress(f"{step}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
@@ -308,14 +281,74 @@ class Effects:
         batches = self.batches
 
         @contextmanager
-        def version_runner(model: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
+        def version_runner(model: LoadedModel) -> Iterator[Callable[[_EmbeddingRun], Array]]:
             with prepared(model.network):
                 yield _Embedder(model, batches, versions).cosines
 
-        runs = list(itertools.product(range(len(batches)), range(len(versions))))
+        # Batch by batch, so that the versions of a batch share its unchanged run.
+        pairs = itertools.product(range(len(batches)), range(len(versions)))
+        runs = [_EmbeddingRun(batch, version) for batch, version in pairs]
         by_version = list[list[Array]]([] for _ in versions)
         results = side_by_side(self._loaded, runs, version_runner)
-        for n_done, ((_, i), cosines) in enumerate(zip(runs, results, strict=True), start=1):
-            by_version[i].append(cosines)
+        for n_done, (run, cosines) in enumerate(zip(runs, results, strict=True), start=1):
+            by_version[run.version].append(cosines)
             progress(step, n_done, len(runs))
         return np.array([np.concatenate(cosines_of_batches) for cosines_of_batches in by_version])
+
+
+class _EmbeddingRun(NamedTuple):
+    """One version on one batch, by their indices."""
+
+    batch: int
+    version: int
+
+
+class _Unchanged(NamedTuple):
+    """The unchanged model's run on one batch."""
+
+    batch: int  # Its index
+    layers: Recorded  # What its layers returned
+    embeddings: Tensor  # (lines, d_model)
+
+
+class _Embedder:
+    """Runs versions of one model on batches, and compares their embeddings with the unchanged ones.
+
+    A batch's layers before a change are not run again: what they returned is played back.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        batches: Sequence[tuple[Tensor, Tensor]],
+        versions: Sequence[ExchangedHeads],
+    ) -> None:
+        self._model = model
+        self._batches = batches
+        self._versions = versions
+        self._replay = Replay(model)
+        self._unchanged: _Unchanged | None = None  # Of the batch that was run last
+
+    def cosines(self, run: _EmbeddingRun) -> Array:
+        """Return the cosine of every line of a batch in one version."""
+        unchanged = self._unchanged
+        if unchanged is None or unchanged.batch != run.batch:
+            unchanged = self._run_unchanged(run.batch)
+            self._unchanged = unchanged
+        version = self._versions[run.version]
+        playing = self._replay.playing(unchanged.layers, version.first_row)
+        with intervene(self._model, attention=version) as router, playing:
+            changed = self._embed(router, run.batch)
+        return cosines_of(changed, unchanged.embeddings)
+
+    def _run_unchanged(self, batch: int) -> _Unchanged:
+        """Run the model as it is on a batch, and record its layers."""
+        with intervene(self._model) as router, self._replay.recording() as layers:
+            embeddings = self._embed(router, batch)
+        return _Unchanged(batch, layers, embeddings)
+
+    def _embed(self, router: Router, batch: int) -> Tensor:
+        """Return the embeddings of a batch, (lines, d_model); ``router`` checks that all is run."""
+        ids, mask = self._batches[batch]
+        states = router.checked(self._model.forward, ids, mask)
+        return self._model.pooling.embed(states, mask)
