@@ -5,7 +5,7 @@ Row vectors throughout. For one head of width ``d_head``::
     q = x_q W_Q + b_Q          k = x_k W_K + b_K          v = x_k W_V + b_V
     attn_scores = q k^T * scale                 scale = 1 / sqrt(d_head)
     pattern     = softmax(attn_scores + mask)   each row sums to 1
-    z           = gate * pattern v
+    z           = gate * pattern v              gate = 1; 0 removes the head
     out         = sum over heads of z W_O + b_O
 
 The sum over heads equals concatenating the ``z`` of all heads and multiplying once by the stacked
@@ -21,7 +21,8 @@ Three forms give the same result and are tested against each other:
 
 ``x_q`` and ``x_k`` may be different sequences (cross-attention). A mask is boolean (True: may be
 attended) or additive (0 or minus infinity, or the dtype's lowest value, as transformers writes it).
-A row with no key left is zero and a :class:`~headscope.core.errors.MaskedRowWarning`, never NaN.
+The pattern of a query that may see no key is zeros, with a
+:class:`~headscope.core.errors.MaskedRowWarning`, and never NaN.
 
 References
 ----------
@@ -57,13 +58,14 @@ __all__ = [
     "with_bias",
 ]
 
-#: Called with ``(rows, heads, pattern, z)`` of a chunk: which examples of the batch and which heads
-#: it holds, and what they compute.
+#: Called with ``(examples, heads, pattern, z)`` of a chunk: which examples of the batch and which
+#: heads it holds, as slices, and what they compute.
 Visitor = Callable[[slice, slice, Tensor, Tensor], None]
 #: Which keys may be attended: boolean or additive as above; None allows all.
 Mask = Tensor | None
 
-#: Pattern entries kept at a time by the streaming form: 2 MiB in float32, two cores' L2 caches.
+#: Pattern entries that the streaming form has at a time: 2 MiB in float32, the size of two cores'
+#: caches.
 CHUNK_ENTRIES = 1 << 19
 
 
@@ -74,8 +76,8 @@ class AttentionWeights:
     Parameters
     ----------
     W_Q, W_K, W_V : Tensor, (n_heads, d_model, d_head)
-        What a head's queries, keys and values are made with; those of W_V may have another width
-        of input.
+        Map a head's input to its queries, keys and values; W_K and W_V may have inputs of other
+        widths than W_Q, and W_V another d_head.
     b_Q, b_K, b_V : Tensor, (n_heads, d_head)
         Their biases; zeros where the model has none.
     W_O : Tensor, (n_heads, d_head, d_model)
@@ -149,7 +151,7 @@ def causal_mask(n_q: int, n_k: int, device: torch.device | None = None) -> Tenso
 
 
 def combine_masks(*masks: Mask) -> Mask:
-    """Boolean mask of what *every* given boolean mask allows; None stands for no mask."""
+    """Return the boolean mask of what *every* boolean mask allows; None allows all."""
     present = [mask for mask in masks if mask is not None]
     return reduce(operator.and_, present) if present else None
 
@@ -169,7 +171,7 @@ def with_bias(mask: Mask, bias: Tensor | None) -> Mask:
     lowest = torch.finfo(bias.dtype).min
     if mask.dtype == torch.bool:
         return bias.masked_fill(~mask, lowest)
-    # Clamped, so that the sum stays finite.
+    # Minus infinity is raised, so that the sum stays finite; blocked keys then get the lowest.
     return (bias + mask.clamp(min=lowest / 2)).masked_fill(_blocked(mask), lowest)
 
 
@@ -184,12 +186,13 @@ def _blocked(mask: Tensor) -> Tensor:
 def _lower_blocked(attn_scores: Tensor, blocked: Tensor) -> Tensor:
     """Lower blocked scores so far that their softmax is exactly 0.
 
-    By a finite number, not minus infinity: an empty row then has no NaN in its gradient.
+    By a finite number, not minus infinity: where all keys are blocked, the gradient then has no
+    NaN.
     """
     lowest = torch.finfo(attn_scores.dtype).min
-    if attn_scores.dtype == torch.float16:  # too narrow a range to add to
+    if attn_scores.dtype == torch.float16:  # whose range is too narrow for the sum below
         return attn_scores.masked_fill(blocked, lowest)
-    # Adding is several times as fast as filling in; half the lowest leaves room for the score.
+    # Adding is several times as fast as filling in; score and half the lowest have a finite sum.
     bias = torch.zeros_like(blocked, dtype=attn_scores.dtype)
     return attn_scores + bias.masked_fill_(blocked, lowest / 2)
 
@@ -208,14 +211,14 @@ def masked_softmax(attn_scores: Tensor, mask: Mask = None) -> Tensor:
     if mask.dtype != torch.bool:
         attn_scores = attn_scores + mask.masked_fill(blocked, 0.0)
     pattern = torch.softmax(_lower_blocked(attn_scores, blocked), dim=-1)
-    empty = blocked.all(dim=-1, keepdim=True)
-    if bool(empty.any()):
+    sees_no_key = blocked.all(dim=-1, keepdim=True)
+    if bool(sees_no_key.any()):
         warnings.warn(
             "a query may attend to no key at all: its attention and its output are zeros",
             MaskedRowWarning,
             stacklevel=2,
         )
-        pattern = pattern.masked_fill(empty, 0.0)
+        pattern = pattern.masked_fill(sees_no_key, 0.0)
     return pattern
 
 
@@ -296,13 +299,15 @@ def attention_fused(
 def project(x: Tensor, W: Tensor, b: Tensor) -> Tensor:
     """Project (batch, pos, d_model) for all heads at once: (batch, n_heads, pos, d_head)."""
     n_heads, d_model, d_head = W.shape
-    flat = W.transpose(0, 1).reshape(d_model, n_heads * d_head)
-    return (x @ flat + b.reshape(-1)).view(*x.shape[:-1], n_heads, d_head).transpose(1, 2)
+    side_by_side = W.transpose(0, 1).reshape(d_model, n_heads * d_head)
+    projected = x @ side_by_side + b.reshape(-1)  # (batch, pos, n_heads * d_head)
+    return projected.view(*x.shape[:-1], n_heads, d_head).transpose(1, 2)
 
 
 def project_out(z: Tensor, weights: AttentionWeights) -> Tensor:
     """Concatenate z (batch, n_heads, pos, d_head) and mix the heads: (batch, pos, d_model)."""
-    return z.transpose(1, 2).flatten(2) @ weights.W_O.flatten(0, 1) + weights.b_O
+    side_by_side = z.transpose(1, 2).flatten(2)  # (batch, pos, n_heads * d_head)
+    return side_by_side @ weights.W_O.flatten(0, 1) + weights.b_O
 
 
 def _gated(z: Tensor, gate: Tensor | None) -> Tensor:
@@ -332,41 +337,48 @@ def stream_attention(
     mask : Tensor, optional
         Broadcastable to (batch, n_heads, query_pos, key_pos).
     visit : callable, optional
-        Called as ``visit(rows, heads, pattern, z)`` for each chunk; it must not keep or change
-        ``pattern`` (rows, heads, query_pos, key_pos).
+        Called as ``visit(examples, heads, pattern, z)`` for each chunk; it must not keep or change
+        ``pattern`` (examples, heads, query_pos, key_pos). ``z`` is not gated.
+
+    Returns
+    -------
+    z : Tensor, (batch, n_heads, query_pos, d_head)
     """
     z = torch.empty(*q.shape[:-1], v.shape[-1], dtype=v.dtype, device=v.device)
-    for rows, heads in _chunks(q, k.shape[-2], chunk_entries):
-        chunk_mask = None if mask is None else mask_of_chunk(mask, rows, heads)
-        pattern = attention_pattern(q[rows, heads], k[rows, heads], scale=scale, mask=chunk_mask)
-        z_chunk = pattern @ v[rows, heads]
-        z[rows, heads] = z_chunk
+    for chunk in _chunks(q, k.shape[-2], chunk_entries):
+        examples, heads = chunk
+        chunk_mask = None if mask is None else mask_of_chunk(mask, examples, heads)
+        pattern = attention_pattern(q[chunk], k[chunk], scale=scale, mask=chunk_mask)
+        z_chunk = pattern @ v[chunk]
+        z[chunk] = z_chunk
         if visit is not None:
-            visit(rows, heads, pattern, z_chunk)
+            visit(examples, heads, pattern, z_chunk)
     return _gated(z, gate)
 
 
 def _chunks(q: Tensor, n_k: int, entries: int) -> Iterator[tuple[slice, slice]]:
     """Cut (batch, n_heads) into chunks of at most ``entries`` pattern entries, where that can be.
 
-    A chunk is one or more examples with all their heads, or some heads of one example.
+    A chunk is one or more examples with all their heads, or some heads of one example. With 8 heads
+    of 100 entries each, ``entries`` 2,000 makes chunks of 2 examples, 300 chunks of 3 heads.
     """
     batch, n_heads, n_q, _ = q.shape
     if n_heads == 0:  # every head of this layer has been removed
         return
     per_head = max(1, n_q * n_k)
     heads_at_once = max(1, min(n_heads, entries // per_head))
-    rows_at_once = max(1, entries // (per_head * n_heads))
-    for row in range(0, batch, rows_at_once):
+    examples_at_once = max(1, entries // (per_head * n_heads))
+    for example in range(0, batch, examples_at_once):
         for head in range(0, n_heads, heads_at_once):
-            rows = slice(row, min(row + rows_at_once, batch))
+            examples = slice(example, min(example + examples_at_once, batch))
             heads = slice(head, min(head + heads_at_once, n_heads))
-            yield rows, heads
+            yield examples, heads
 
 
-def mask_of_chunk(mask: Tensor, rows: slice, heads: slice) -> Tensor:
-    """Cut a mask to a chunk, leaving axes of size 1 to broadcasting."""
-    mask = mask[(None,) * (4 - mask.dim())]
+def mask_of_chunk(mask: Tensor, examples: slice, heads: slice) -> Tensor:
+    """Cut a mask to a chunk; axes that it lacks, or of size 1, hold for all and stay."""
+    missing_axes = 4 - mask.dim()
+    mask = mask[(None,) * missing_axes]  # (1 or batch, 1 or n_heads, query_pos, key_pos)
     if mask.shape[0] > 1:
-        mask = mask[rows]
+        mask = mask[examples]
     return mask[:, heads] if mask.shape[1] > 1 else mask
