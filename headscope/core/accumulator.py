@@ -1,4 +1,9 @@
-"""What all accumulators share: arrays of sums that add up across batches, processes and runs."""
+"""What all accumulators share: arrays of sums that add up across batches, processes and runs.
+
+An :class:`Accumulator` keeps its sums as attributes that are NumPy arrays, so that saving, loading
+and adding them need no code of its own. :class:`Keys` numbers names as they come;
+:class:`Parts` is several accumulators in one.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,10 @@ def zeros(count: int, *shape: int, dtype: DTypeLike = np.float64) -> tuple[Array
 
 
 class Keys(dict[Name, int]):
-    """Names, each with its index: the order in which it was first seen."""
+    """Names, each with its index, in the order in which they were first seen.
+
+    ``Keys(["a", "b"]).indices(["b", "c"])`` is [1, 2], and "c" is known from then on.
+    """
 
     def __init__(self, names: Iterable[Name] = ()) -> None:
         super().__init__()
@@ -52,10 +60,10 @@ class Keys(dict[Name, int]):
 
 
 class Accumulator:
-    """Sums over a corpus: each attribute of a subclass that is an array is such a sum.
+    """Sums over a corpus: each attribute of a subclass that is a NumPy array is such a sum.
 
-    So the sums of two parts of a corpus are added entry by entry. A subclass whose arrays grow with
-    a table of names overrides :meth:`merge`.
+    The sums of two halves of a corpus are therefore added entry by entry. A subclass whose arrays
+    grow with a table of names overrides :meth:`merge`.
     """
 
     def state(self) -> dict[str, Array]:
@@ -75,7 +83,7 @@ class Accumulator:
 
 
 class Parts(Accumulator):
-    """Several accumulators by name (by default its attributes), added up as one."""
+    """Several accumulators by name, added up as one; by default a subclass's attributes."""
 
     def parts(self) -> Mapping[str, Any]:
         """Return the accumulators."""

@@ -16,7 +16,7 @@ class Activations:
 
     stack: str  # ``encoder``, ``decoder`` or ``cross``
     layer: int  # Zero-based, within the stack
-    row: int  # The site's row in arrays of all sites that are measured: (rows, n_heads)
+    row: int  # The site's index in arrays of all sites that are measured, (n_sites, n_heads)
     rows: slice  # Which examples of the batch this chunk holds
     heads: slice  # Which heads of the layer it holds
     n_heads: int  # All heads of the layer

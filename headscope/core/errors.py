@@ -1,6 +1,7 @@
-"""Every failure that headscope expects, as one tree of exceptions; and the words of messages.
+"""Every failure that headscope expects, as one tree of exceptions; and helpers for their messages.
 
-Each exception is a sentence for the user and has the exit code of the command line.
+Each exception is a sentence for the user and has the exit code of the command line. The helpers
+shorten another program's error (:func:`reason`) and find what a user meant (:func:`nearest`).
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class MaskedRowWarning(UserWarning):
 _SHOWN = 200
 #: What lies between two sentences; a dot in a name such as ``models.bert`` ends no sentence.
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.!?]) +")
-#: Five words or more with commas between them, and all that follows.
+#: Five words or more with commas between them, and all that follows: ``a, b, c, d, e and so on``.
 _LIST = re.compile(r"\S+(, \S+){4,}.*")
 
 
@@ -100,12 +101,14 @@ def reason(error: object) -> str:
 
     A first sentence that is too long loses its list of names, and then its end.
     """
-    first, *later_sentences = _BETWEEN_SENTENCES.split(" ".join(str(error).split()))
+    on_one_line = " ".join(str(error).split())
+    first, *later_sentences = _BETWEEN_SENTENCES.split(on_one_line)
     if len(first) > _SHOWN:
         first = _LIST.sub("...", first)
     if len(first) > _SHOWN:
-        first_words, _, _ = first[:_SHOWN].rpartition(" ")
-        first = f"{first_words or first[:_SHOWN]} ..."
+        cut = first[:_SHOWN]
+        whole_words, _, _ = cut.rpartition(" ")  # empty where there is no space
+        first = f"{whole_words or cut} ..."
     shown = first
     for sentence in later_sentences:
         if len(shown) + 1 + len(sentence) > _SHOWN:
@@ -115,15 +118,18 @@ def reason(error: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
-    """Return the end of a message: the known name that was probably meant, or else all names.
+    """Return the end of a message: ``did you mean 'bert'?``, or else ``choose from bert, gpt2.``.
 
-    ``all_of_them`` stands before all names: ``choose from``.
+    ``all_of_them`` is what stands before all names, such as ``choose from``.
     """
     names = list(known)
     return did_you_mean(name, names) or f"{all_of_them} {', '.join(names)}."
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
-    """Return ``did you mean 'NAME'?`` if a known name is near, else an empty string."""
+    """Return ``did you mean 'NAME'?`` if a known name is near, else an empty string.
+
+    ``form`` is how the name is written.
+    """
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {form.format(near[0])}?" if near else ""

@@ -25,14 +25,18 @@ def write_set(
 ) -> None:
     """Write several files; no file of an earlier set is touched before all are on the disk.
 
-    ``gone`` are files of the earlier set, to delete. ``mark`` is one of the files, which readers
-    look for: it is moved aside first and written last, so that where it is, the set is complete.
+    ``gone`` are files of the earlier set, to delete. ``mark`` is the one of the files that readers
+    look for: the old one is moved aside first and the new one written last, so that where it is,
+    the set is complete.
     """
-    temporary: dict[Path, Path] = {}
+    temporary: dict[Path, Path] = {}  # By the path that the file gets in the end
     try:
+        # Write everything beside its place.
         for path, data in files.items():
             temporary[path] = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
             _write_to_disk(temporary[path], data, path)
+
+        # Take the earlier set away, and put the new one in its place.
         if mark is not None and mark.exists():
             mark.replace(before_of(mark))
         for path in gone:
@@ -62,7 +66,7 @@ def _write_to_disk(temporary: Path, data: bytes, path: Path) -> None:
 
 
 def before_of(mark: Path) -> Path:
-    """Return where the mark of an earlier set lies while :func:`write_set` replaces the set."""
+    """Return where the ``mark`` of an earlier set lies while :func:`write_set` replaces the set."""
     return mark.with_name(f".{mark.name}.before")
 
 
@@ -95,7 +99,7 @@ def locked(folder: Path) -> Iterator[bool]:
             is_ours = True
         except BlockingIOError:
             is_ours = False
-        except OSError:  # no locks
+        except OSError:  # a file system without locks
             is_ours = True
         yield is_ours
     finally:
@@ -108,7 +112,9 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
     If the block fails, the new folder is deleted and the old one stays as it was.
     """
-    if folder.exists():  # else a folder beside it may be the old one, of a run that was killed
+    # Where there is no folder, one beside it may be the old one: a run was killed between the two
+    # renamings below.
+    if folder.exists():
         _clear_beside(folder)
     prefix = f".{folder.name}."
     new = Path(tempfile.mkdtemp(prefix=prefix, suffix=_UNFINISHED, dir=folder.parent))
@@ -118,7 +124,7 @@ def replace_folder(folder: Path) -> Iterator[Path]:
         stack.enter_context(locked(new))
         yield new
         if folder.exists():
-            folder.rename(old)  # at once, while deleting it takes a while
+            folder.rename(old)  # at once; deleting it takes a while
             try:
                 new.rename(folder)
             except OSError:

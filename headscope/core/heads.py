@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-_IN_NAME = ("layer", "head", "stack")  # Fields that a head's name tells
+_IN_NAME = ("layer", "head", "stack")  # Fields that stand in a head's name
 _SHOWN = 6  # Fields of a head that its ``repr`` shows
 _NAME = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+)")
 
@@ -27,7 +27,10 @@ def layer_name(layer: int, stack: str = "encoder") -> str:
 
 
 def layer_numbers(model: Mapping[str, Any]) -> list[int]:
-    """Return the original numbers of a model's layers, from the description in its provenance."""
+    """Return the original numbers of a model's layers: 3 layers without layer 1 are [0, 2, 3].
+
+    ``model`` is the description of a model in the provenance of a result.
+    """
     removed = [layer for layer in model.get("removed_layers") or () if isinstance(layer, int)]
     n_before = int(model["n_layers"]) + len(removed)
     return [layer for layer in range(n_before) if layer not in removed]
@@ -38,10 +41,13 @@ def address_name(address: Sequence[Any]) -> str:
 
     Anything else, which a damaged file may hold, is written as it is.
     """
-    if len(address) not in (2, 3):
-        return str(list(address))
-    *stack, layer, head = address
-    return head_name(layer, head, *stack)
+    if len(address) == 2:
+        layer, head = address
+        return head_name(layer, head)
+    if len(address) == 3:
+        stack, layer, head = address
+        return head_name(layer, head, stack)
+    return str(list(address))
 
 
 def parse_head(name: str) -> tuple[int, int]:
@@ -61,7 +67,10 @@ class Head:
     stack: str = field(default="encoder", kw_only=True)  # ``encoder``, ``decoder`` or ``cross``
 
     def __init_subclass__(cls) -> None:
-        """Give subclasses this short ``repr``; ``dataclass`` would write hundreds of numbers."""
+        """Give subclasses this short ``repr``; ``dataclass`` would write hundreds of numbers.
+
+        ``dataclass`` leaves a ``repr`` alone that a class has of its own.
+        """
         type.__setattr__(cls, "__repr__", Head.__repr__)
 
     def __repr__(self) -> str:
@@ -88,9 +97,11 @@ class Head:
 
 def _in_words(value: Any) -> str:
     """Write a number, an estimate's value, a word or words; anything else as an empty string."""
-    value = getattr(value, "value", value)
+    value = getattr(value, "value", value)  # an estimate is a value with an interval
     if isinstance(value, float):
         return f"{value:.3g}"
-    if isinstance(value, tuple):
-        return "+".join(value) if all(isinstance(item, str) for item in value) else ""
-    return str(value)[:40] if isinstance(value, int | str) else ""
+    if isinstance(value, int | str):
+        return str(value)[:40]
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return "+".join(value)
+    return ""

@@ -16,7 +16,8 @@ _GIB = 1 << 30
 def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None:
     """Refuse a run that needs more bytes, besides the model ``name`` itself, than are free.
 
-    ``without`` maps each part that can be left out to the bytes that the run needs without it.
+    ``without`` maps each part of the run that can be left out, in the words of the message, to the
+    bytes that the run needs without it.
     """
     release_memory()  # what an earlier run has left
     free = free_memory()
@@ -38,20 +39,23 @@ def free_memory() -> int | None:
 
     That is what is free in the machine, or in the control group (of a container) if that is less.
     """
-    meminfo = [line.split() for line in _text(Path("/proc/meminfo")).splitlines()]
-    free = [1024 * int(kib) for name, kib, *_ in meminfo if name == "MemAvailable:"]
+    free: list[int] = []
+    for line in _text(Path("/proc/meminfo")).splitlines():
+        name, kib, *_ = line.split()
+        if name == "MemAvailable:":
+            free.append(1024 * int(kib))
     limit = _text(_CONTROL_GROUP / "memory.max")
     used = _text(_CONTROL_GROUP / "memory.current")
     if limit.isdigit() and used.isdigit():
         lines = _text(_CONTROL_GROUP / "memory.stat").splitlines()
         statistics = dict(line.split() for line in lines)
-        reclaimable = int(statistics.get("inactive_file", 0))
+        reclaimable = int(statistics.get("inactive_file", 0))  # files that the system only caches
         free.append(int(limit) - int(used) + reclaimable)
     return min(free, default=None)
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, also what lies between blocks in use; glibc alone can."""
+    """Return freed memory to the system, also the gaps between blocks in use; glibc alone can."""
     if sys.platform != "linux":
         return
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -5,7 +5,8 @@ options is all there is to write. The signature in Python, the flags and the hel
 line, the table of a config file and the checks all come from such fields.
 
 :class:`Option` is what is written beside a field, :class:`Declared` the field with all that is
-known of it, and :func:`options_of` returns those of a class.
+known of it, and :func:`options_of` returns those of a class. At the end stand readers of text from
+the command line, and :class:`ThresholdSet`, several numbers that are one option.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ class OptionError(WrongOptionError):
     """A value that an option does not take, or options that do not go together.
 
     In its sentence, ``$validate`` stands for the option ``validate``: each interface spells it in
-    its own way, as ``validate`` or ``--no-validate``. A dollar that is text is written twice.
+    its own way, Python as ``validate``, the command line as ``--no-validate``. A dollar that is
+    text is written twice.
     """
 
     def __init__(self, sentence: str) -> None:
         self._sentence = string.Template(sentence)
-        super().__init__(self.spelled(str))
+        super().__init__(self.spelled(str))  # names as in Python
 
     def spelled(self, spell: Callable[[str], str]) -> str:
         """Return the sentence with the options' names as ``spell`` writes them."""
@@ -45,7 +47,8 @@ class Option:
     help: str
     python_help: str = ""  # The help in Python, where the flag means the opposite
 
-    # Bounds of a number; ``why`` ends the error about them: "fewer tell no spread".
+    # Bounds of a number. ``why`` ends the error about them: "fewer tell no spread"; ``unit`` stands
+    # behind the number.
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
@@ -56,7 +59,7 @@ class Option:
     choices: tuple[str, ...] = ()
     free_in_python: bool = False  # Whether Python takes values beyond the choices, as ``cuda:1``
 
-    # The command line
+    # On the command line
     #: The flag's spellings: ("--length", "-n"). "--no-validate" sets the option to False.
     flags: tuple[str, ...] = ()
     metavar: str | None = None
@@ -72,9 +75,11 @@ class Option:
     panel: str | None = None  # Heading in the help; None for the common one
     python_only: bool = False  # Whether there is no flag
 
-    thresholds: str = ""  # Name of the :class:`ThresholdSet` in ``headscope``, if it holds one
+    # Options of a special kind
+    #: Name of the :class:`ThresholdSet` in ``headscope`` that its value is; empty for others.
+    thresholds: str = ""
     example: str = ""  # Shown in the error about a wrong threshold: ``positional=0.8``
-    loading: bool = False  # Whether it says how a model is opened; in memory, one is open already
+    loading: bool = False  # Whether it says how a model is opened: of no use with one in memory
 
     def allows(self, number: float) -> bool:
         """Whether a number lies within the bounds; nan lies within none."""
@@ -133,7 +138,7 @@ class Declared:
             raise OptionError(f"${self.name} is {shown}; {hint}")
 
 
-_options_of_classes: dict[Any, dict[str, Declared]] = {}
+_options_of_classes: dict[Any, dict[str, Declared]] = {}  # What options_of has returned
 
 
 def options_of(kind: Any) -> dict[str, Declared]:
@@ -143,11 +148,11 @@ def options_of(kind: Any) -> dict[str, Declared]:
     hints = typing.get_type_hints(kind, include_extras=True)
     options: dict[str, Declared] = {}
     for field in dataclasses.fields(kind):
-        hint, *extras = typing.get_args(hints[field.name])
+        hint, *extras = typing.get_args(hints[field.name])  # of Annotated[type, Option(...)]
         marker = next(extra for extra in extras if isinstance(extra, Option))
         alternatives = typing.get_args(hint)
-        not_none = [kind for kind in alternatives if kind is not type(None)]
-        is_optional = len(not_none) == 1 and len(alternatives) == 2
+        not_none = [alternative for alternative in alternatives if alternative is not type(None)]
+        is_optional = len(not_none) == 1 and len(alternatives) == 2  # such as ``int | None``
         flag = marker.flags[0] if marker.flags else field.name
         spelled_as = flag.lstrip("-").replace("-", "_")
         options[field.name] = Declared(
@@ -200,7 +205,11 @@ _THRESHOLD_KINDS = {bool: "true or false", int: "a whole number", float: "a numb
 
 @dataclass(frozen=True)
 class ThresholdSet:
-    """Thresholds, each with a default; a subclass has a field (bool, int or float) for each."""
+    """Thresholds of one command, each with a default.
+
+    A subclass has a field (bool, int or float) for each, as
+    :class:`headscope.core.roles.Thresholds`.
+    """
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
@@ -222,7 +231,10 @@ class ThresholdSet:
 
 
 def _parse_threshold(value: object, kind: type) -> float | bool | None:
-    """Read a threshold of type bool, int or float from a value or its text; None if it is none."""
+    """Read a threshold of type bool, int or float from a value or its text; None if it is neither.
+
+    ``"0.8"`` as float is 0.8, ``"3"`` as int is 3, ``"0.8"`` as int is None.
+    """
     if kind is bool:
         return {"true": True, "false": False}.get(str(value).lower())
     if isinstance(value, bool) or not isinstance(value, int | float | str):

@@ -2,10 +2,11 @@
 
 A single process is the usual case: it takes every batch, and adding up changes nothing, not even
 the last bit. Every process runs the same program, and whatever is decided from sums is decided in
-each of them, from the same numbers.
+each of them, from the same numbers. Of three processes, that of rank 1 takes the batches 1, 4, 7,
+... (:func:`share`).
 
-In functions that exchange arrays, ``subject`` is what errors call the arrays; every process has to
-call the function, with the same subject.
+In functions that exchange arrays, ``subject`` is what errors call the arrays, such as "the sums of
+the model"; every process has to call the function, with the same subject.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Processes:
 
 
 S = TypeVar("S", bound=Accumulator)
-_ROW_INDEX = "row index"  # Name of the indices among the arrays that are exchanged
-_current = Processes()
+_ROW_INDEX = "row index"  # Name under which :func:`gathered_rows` sends the rows' indices
+_current = Processes()  # Those that share this run
 
 
 def current() -> Processes:
@@ -104,11 +105,11 @@ def summed(subject: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     import torch
 
     arrays = {str(i): tensor.detach().numpy() for i, tensor in enumerate(tensors)}
-    totals = [torch.zeros_like(tensor) for tensor in tensors]
+    totals = tuple(torch.zeros_like(tensor) for tensor in tensors)
     for arrays_of_rank in _current.gather(arrays, subject):
         for i, total in enumerate(totals):
             total += torch.from_numpy(arrays_of_rank[str(i)])
-    return tuple(totals)
+    return totals
 
 
 def gathered_in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
@@ -116,11 +117,12 @@ def gathered_in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
 
     ``arrays`` are those of this process, by the number of the batch.
     """
-    by_name = {str(i): array for i, array in arrays.items()}
-    collected: dict[int, Array] = {}
+    by_name = {str(number): array for number, array in arrays.items()}
+    by_number: dict[int, Array] = {}
     for arrays_of_rank in _current.gather(by_name, subject):
-        collected |= {int(i): array for i, array in arrays_of_rank.items()}
-    return [collected[i] for i in sorted(collected)]
+        for name, array in arrays_of_rank.items():
+            by_number[int(name)] = array
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def gathered_rows(
@@ -128,10 +130,12 @@ def gathered_rows(
 ) -> dict[str, Array]:
     """Return the rows from all processes, (n_rows, ...) by name, each at its index.
 
-    ``row_indices`` and ``rows`` are those of this process, an array for each of its batches.
+    ``row_indices`` and ``rows`` are those of this process, an array for each of its batches: with
+    row_indices [[4, 0], [2]] and rows {"loss": [[0.1, 0.2], [0.3]]}, row 4 has the loss 0.1.
     """
     arrays = {name: np.concatenate(batches) for name, batches in rows.items()}
-    arrays[_ROW_INDEX] = np.concatenate([np.zeros(0, dtype=np.int64), *row_indices])
+    no_index = np.zeros(0, dtype=np.int64)  # of a process without any batch
+    arrays[_ROW_INDEX] = np.concatenate([no_index, *row_indices])
     gathered: dict[str, Array] = {}
     for arrays_of_rank in _current.gather(arrays, subject):
         indices = arrays_of_rank.pop(_ROW_INDEX)

@@ -1,8 +1,9 @@
 """How a command reports its progress, and at which of its steps it is.
 
-While a step runs, the command calls a :data:`Progress` after every batch. What it does before its
-first step it tells by :func:`say`, to whoever is :func:`listening`. :class:`Steps` puts both
-together, for a bar or a log to show.
+A run has steps, such as "measuring the model" and "reading the text". While a step runs, the
+command calls a :data:`Progress` after every batch. What it does before its first step it tells by
+:func:`say`, to whoever is :func:`listening`. :class:`Steps` puts both together, for a bar or a log
+to show: ``step 3 of 7: choosing heads, 41%``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", def
 
 def say(words: str) -> None:
     """Say what a run does before its first step, to whoever shows how far it has come."""
-    if (listener := _listener.get()) is not None:
+    listener = _listener.get()
+    if listener is not None:
         listener(words)
 
 
@@ -61,15 +63,15 @@ def progress_of_part(name: str, progress: Progress) -> Progress:
 class Steps:
     """Which of its steps a run is at, and how much of that step is done.
 
-    ``names`` are the steps in their order. A report under the name "classify, model" belongs to a
-    step of that name, or to the step "classify"; if there is neither, it becomes a new step after
-    the present one. What is told before the first step has no number. One thread may report while
-    another one reads.
+    A report under the name "classify, model" belongs to a step of that name, or to the step
+    "classify"; if there is neither, it becomes a new step after the present one. What is told
+    before the first step has no number. One thread may report while another one reads.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
+        """Begin before the first step; ``names`` are the steps in their order."""
         self._order = list(names)
-        self._step = ""  # The present one; empty before the first
+        self._step: str | None = None  # The present one; None before the first
         self._words = _LOADING
         self._share: float | None = None
         self._lock = threading.Lock()
@@ -77,7 +79,7 @@ class Steps:
     def say(self, words: str) -> None:
         """Note what is done before the first step."""
         with self._lock:
-            if not self._step:
+            if self._step is None:
                 self._words = words
 
     def tell(self, name: str, done: int, total: int) -> None:
@@ -94,7 +96,7 @@ class Steps:
         for step in (name, first_part):
             if step in self._order:
                 return step
-        position = self._order.index(self._step) + 1 if self._step else 0
+        position = 0 if self._step is None else self._order.index(self._step) + 1
         self._order.insert(position, name)
         return name
 
@@ -106,7 +108,7 @@ class Steps:
     def title(self) -> str:
         """Say what runs: ``step 3 of 7: choosing heads``."""
         with self._lock:
-            if not self._step:
+            if self._step is None:
                 return self._words
             number = 1 + self._order.index(self._step)
             return f"step {number} of {len(self._order)}: {self._words}"

@@ -1,7 +1,9 @@
 """What a role is (:class:`Role`), the list of all roles, and the thresholds that they ask for.
 
-The roles themselves are in ``analyses/classify/roles/``: each module there puts its rows on the
-list :data:`ROLES`. Terminal, page, figures, limits and lists read that list.
+A *role* is something that a head may do, such as looking at the next token; a *label* says that one
+head has a role, with the score that earned it. The roles themselves are in
+``analyses/classify/roles/``: each module there puts its roles on the list :data:`ROLES`. Terminal,
+page, figures, limits and lists read that list.
 """
 
 from __future__ import annotations
@@ -134,8 +136,8 @@ class Role:
     details: Callable[[Any], Any] | None = None
 
     # How heads earn it: by a test of its own
-    #: Judges every head by :class:`headscope.analyses.classify.evidence.Evidence`. Roles with the
-    #: same function are judged together.
+    #: Judges every head by :class:`headscope.analyses.classify.evidence.Evidence`, all that a run
+    #: measured. Roles with the same function are judged together.
     judge: Callable[[Any], Any] | None = None
     #: Says, from the same evidence, why no head could have earned the role; empty if one could
     untestable: Callable[[Any], str] | None = None
@@ -157,7 +159,7 @@ class Role:
 #: All roles, in the order of priority: filled by ``analyses/classify/roles/`` when it is imported,
 #: which everything does that reads the result of a classification.
 ROLES: list[Role] = []
-#: What stands for a role in a head that has none.
+#: Stands for the role of a head that has none.
 NO_ROLE = Role(
     rank=1000,
     key="none",
@@ -182,8 +184,8 @@ def roles_with_keys() -> list[Role]:
 
 def pair_role(label: str) -> Role:
     """Return the role of heads that follow a user's own pairs with this label."""
-    makers = [role.of_pairs for role in ROLES if role.of_pairs is not None]
-    return makers[0](label)
+    of_pairs = next(role.of_pairs for role in ROLES if role.of_pairs is not None)
+    return of_pairs(label)
 
 
 def role_of(key: str) -> Role:
@@ -198,7 +200,8 @@ def role_of(key: str) -> Role:
 
 def role_class(key: str) -> str:
     """Return the key by which a page colours a role: its own, or that of its family."""
-    return role_of(key).family or key
+    family = role_of(key).family
+    return family if family else key
 
 
 def roles_of(*stacks: str, labels: Sequence[str] = ()) -> tuple[Role, ...]:

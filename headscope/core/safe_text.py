@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 #: Characters that open markup in GitHub's Markdown, in a table or outside.
 _MARKUP = r"[\\`*~|<&\[\]$]|(?<!-)>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
-#: Characters that GitHub turns into a link or a notification by itself.
+#: Characters by which GitHub makes a link or a notification of a word: ``@name``, ``#12``,
+#: ``http://``, ``www.``, ``GH-12``.
 _AUTOLINK = r"@|#(?=\w)|(?<=:)//|(?<=www)\.|\bGH-(?=\d)"
 _ACTIVE = re.compile(f"(?P<markup>{_MARKUP})|{_AUTOLINK}", re.IGNORECASE)
-#: A zero-width space, which keeps GitHub from making a link or a notification.
-_BREAK = "&#8203;"
+_ZERO_WIDTH_SPACE = "&#8203;"  # Behind such a character, nothing is made of the word
 
 
 def visible(text: object) -> str:
@@ -45,7 +45,9 @@ def markdown(text: object) -> str:
 
 def _inert(match: re.Match[str]) -> str:
     """Write markup as a character reference, and break what GitHub would turn into a link."""
-    return f"&#{ord(match[0])};" if match["markup"] else match[0] + _BREAK
+    if match["markup"]:
+        return f"&#{ord(match[0])};"
+    return match[0] + _ZERO_WIDTH_SPACE
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

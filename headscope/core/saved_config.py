@@ -1,9 +1,8 @@
 """The keys of config.json in a compact folder: which family it is, and which parts are left.
 
-A compact folder holds a model from which headscope has removed heads, neurons or layers.
-
-A compact checkpoint must not call itself a plain ``bert``: transformers would then build all heads
-and refuse the weights for their shapes. So ``model_type`` is one of headscope's, the family is
+A compact folder holds a model from which headscope has removed heads, neurons or layers. It must
+not call itself a plain ``bert``: transformers would then build all heads and refuse the weights for
+their shapes. So ``model_type`` is one of headscope's, the family is
 called ``base_model_type``, and ``kept_heads`` lists the heads of each attention module. Where
 neurons are gone, ``kept_neurons`` lists those of each feed-forward network that lost some, by the
 name of its second map. Where layers are gone, ``kept_layers`` lists the original numbers of the
@@ -31,9 +30,10 @@ NEURONS = "kept_neurons"
 LAYERS = "kept_layers"
 LAYERS_BEFORE = "layers_before"
 SETTINGS_BEFORE = "settings_before"
-#: Those of these keys that describe which parts are left.
+#: The keys that describe which heads, neurons and layers are left.
 LEFT = (KEPT, BEFORE, NEURONS, LAYERS, LAYERS_BEFORE, SETTINGS_BEFORE)
-#: Further keys of a folder with a modelling file: the shapes, and where the file is.
+#: Further keys of a folder with a modelling file: the shapes of tensors, the attributes of modules,
+#: and where the file is.
 SHAPES = "tensor_shapes"
 SETTINGS = "module_settings"
 CODE = "auto_map"
@@ -80,8 +80,10 @@ def from_spans(text: object, limit: int) -> tuple[int, ...] | None:
     for span in spans:
         first, _, last = span.partition("-")
         start = int(first)
-        stop = int(last or first)
-        if not start <= stop < limit:
+        end = int(last) if last else start  # a single number is a span of one
+        if not start <= end < limit:
             return None
-        numbers += range(start, stop + 1)
-    return tuple(numbers) if len(set(numbers)) == len(numbers) else None
+        numbers += range(start, end + 1)
+    if len(set(numbers)) < len(numbers):
+        return None
+    return tuple(numbers)

@@ -1,4 +1,9 @@
-"""Results to JSON and back: frozen dataclasses, plain values, no NaN."""
+"""Results, which are frozen dataclasses of plain values, to JSON and back; no NaN.
+
+:func:`to_dict` and :func:`to_json` write a result, :func:`from_dict` builds it again from what a
+file holds, and says where in the file something is not as it should be: ``heads[3].layer is no
+int``.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,9 @@ from typing import Any, TypeVar
 
 from headscope.core.heads import Head
 
-#: Goes up by one with a release in which a field has changed its meaning or is gone. 2: labels are
-#: confirmed on held-out sentences; the cheap forms of attention have a bound and no "best" one.
+#: Version of the JSON's fields: goes up by one with a release in which a field has changed its
+#: meaning or is gone. Since 2, labels are confirmed on held-out sentences, and the cheap forms of
+#: attention have a bound and no "best" one.
 SCHEMA = 2
 
 #: The largest whole number that is read from a file: counts and indices fit into 64 bits.
@@ -60,15 +66,20 @@ def _fields_of(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def _convert(kind: Any, data: Any, where: str) -> Any:
-    """Turn plain data into a value of a type; errors name ``where`` in the document it stands."""
+    """Turn plain data into a value of type ``kind``.
+
+    ``where`` is the place in the document, such as ``.heads[3].layer``, for errors.
+    """
     if kind is Any:
         return data
     name = where.lstrip(".") or "the document"
     origin = typing.get_origin(kind)
     args = typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
+    if origin in (typing.Union, types.UnionType):  # in results always a type or None
+        if data is None:
+            return None
         inner = next(arg for arg in args if arg is not type(None))
-        return None if data is None else _convert(inner, data, where)
+        return _convert(inner, data, where)
     if origin is tuple:
         if not isinstance(data, list | tuple):
             raise TypeError(f"{name} is not a list")
@@ -79,8 +90,9 @@ def _convert(kind: Any, data: Any, where: str) -> Any:
         if origin is dict:
             return {key: _convert(args[1], value, f"{where}.{key}") for key, value in data.items()}
         types_of_fields, required = _fields_of(kind)
-        for field in required - data.keys():
-            raise TypeError(f"{name} has no field {field!r}")
+        missing = required - data.keys()
+        if missing:
+            raise TypeError(f"{name} has no field {next(iter(missing))!r}")
         values = {
             key: _convert(types_of_fields[key], value, f"{where}.{key}")
             for key, value in data.items()
@@ -100,6 +112,6 @@ def warnings_of(*results: Any) -> tuple[str, ...]:
     """Return the warnings in the provenance of some results, each once."""
     texts: dict[str, None] = {}  # In the order of their first appearance
     for result in results:
-        provenance = getattr(result, "provenance", None) or {}
+        provenance = getattr(result, "provenance", None) or {}  # a file may hold null
         texts |= dict.fromkeys(map(str, provenance.get("warnings") or ()))
     return tuple(texts)

@@ -1,8 +1,8 @@
 """How a command becomes a function of Python: ``headscope.classify(model, limit=20)``.
 
-:func:`entry` makes the public function of a class of options, a class of results and the name of
-the module that has ``run(model, options)``. The rest of the file is its signature, its errors and
-its docstring.
+A command is written as a class of options (``ClassifyOptions``), a class of results, and a module
+with ``run(model, options)``. :func:`entry` makes the public function of these three. The rest of
+the file is that function's signature, its errors and its docstring.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def entry(
     ``run`` names the module that has the function ``run``; it is loaded when first called. The
     command line, which has built the options already, passes them as ``options=``.
     """
-    kind = cast("type[ModelOptions]", options_class)
+    kind = cast("type[ModelOptions]", options_class)  # for mypy: it is the class itself
     name = _command_name(kind)
     signature = _signature(kind, result_class)
 
@@ -113,7 +113,7 @@ def _refuse_unused(
     name = _command_name(kind)
     declared = ordered(kind)
     model = arguments[0] if arguments else keywords.get("model")
-    in_memory = not isinstance(model, str | Path | None)
+    in_memory = model is not None and not isinstance(model, str | Path)
     for option in keywords:
         if option == "model":
             continue
@@ -121,6 +121,7 @@ def _refuse_unused(
             python_name = _PYTHON_NAMES.get(option, option)
             meant = nearest(python_name, ["model", *declared], "it takes")
             raise UnusedOptionError(f"{name}() got an unexpected option {option!r}; {meant}")
+        # Pooling can be changed in memory too.
         for_loading = declared[option].marker.loading and option != "pooling"
         if in_memory and for_loading:
             raise UnusedOptionError(
@@ -136,14 +137,14 @@ def _shown_in_notebook(options: ModelOptions) -> Iterator[ModelOptions]:
     Elsewhere, and where the caller has set ``progress`` or the command has none, yield them as they
     are.
     """
-    can_show = isinstance(options, RunOptions) and options.progress is None
-    if not can_show or "ipykernel" not in sys.modules:
+    in_notebook = "ipykernel" in sys.modules
+    if not (in_notebook and isinstance(options, RunOptions) and options.progress is None):
         yield options
         return
     from headscope.show.notebook import progress_bar
 
     with progress_bar(_command_name(type(options)), options.step_names()) as progress:
-        yield dataclasses.replace(options, progress=progress)  # type: ignore[call-arg]
+        yield dataclasses.replace(options, progress=progress)
 
 
 def _docstring(kind: type[ModelOptions], result: type) -> str:
@@ -172,11 +173,12 @@ def _docstring(kind: type[ModelOptions], result: type) -> str:
 
 def _type_words(kind: Any) -> str:
     """Write a type as numpydoc does: ``str, Path or list of str``."""
-    alternatives = [_type_words(arg) for arg in typing.get_args(kind) if arg is not type(None)]
+    arguments = typing.get_args(kind)
+    alternatives = [_type_words(argument) for argument in arguments if argument is not type(None)]
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         *all_but_last, last = alternatives
         return f"{', '.join(all_but_last)} or {last}" if all_but_last else last
     if typing.get_origin(kind) is Sequence:
         return f"list of {alternatives[0]}"
     name = getattr(kind, "__name__", None) or "value"
-    return re.sub(r"(\w+\.)+(?=\w)", "", name)  # without modules
+    return re.sub(r"(\w+\.)+(?=\w)", "", name)  # without modules: torch.Tensor -> Tensor

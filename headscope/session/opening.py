@@ -16,8 +16,8 @@ from headscope.models.run.wrapping import wrap
 
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
 Model = str | Path | LoadedModel | nn.Module
-#: Estimates the memory of a run from the bytes of the model's weights: the bytes that the run needs
-#: besides them, and, by option that may be turned off, the bytes that it needs without that.
+#: Estimates the memory of a run. Takes the bytes of the model's weights; returns the bytes that the
+#: run needs besides them, and, for each option that may be turned off, the bytes without it.
 Needs = Callable[[int], tuple[float, dict[str, float]]]
 
 
@@ -26,24 +26,26 @@ def open_model(
 ) -> LoadedModel:
     """Open a name or folder, wrap a model in memory, or pass a :class:`LoadedModel` through.
 
-    ``options`` are those of :func:`headscope.load`. Raises InputError if the memory that the run
-    ``needs`` is not free.
+    ``pooling`` and ``options`` are those of :func:`headscope.load`. Raises InputError if the memory
+    that the run ``needs`` is not free.
     """
     if isinstance(model, str | Path):
         model = load(str(model), pooling=pooling, **options)
-        pooling = None
+        pooling = None  # done
     if not isinstance(model, LoadedModel):
         model = wrap(model)
     if needs is not None and model.device == "cpu":
         weights = sum(weight.nbytes for weight in model.network.parameters())
-        check_memory(model.name, *needs(weights))
+        needed, without = needs(weights)
+        check_memory(model.name, needed, without)
     return model if pooling is None else model.pooled_by(pooling)
 
 
 def open_for_tasks(model: Model, *, task: str | None = None, **options: Any) -> LoadedModel:
     """Open a model as :func:`open_model` does, with the task head that its checkpoint names.
 
-    For the task ``mlm`` also with a head that config.json does not name, if the weights hold one.
+    A *task head* is what stands on the base model, such as a classifier. For the task ``mlm``, a
+    head that config.json does not name is opened too, if the weights hold one.
     """
     loaded = open_model(model, **{"task_head": "auto", **options})
     weights = loaded.head_weights

@@ -1,7 +1,9 @@
 """Options that commands share: how a model is opened, what every run takes, texts and tasks.
 
-:class:`ModelOptions` is the root of every command's class of options. Below it, each class adds
-what a kind of command takes besides: a certificate, a seed, a state to resume from, a text.
+:class:`ModelOptions` is the root of every command's class of options. Each class that derives from
+it adds what a kind of command takes besides: a certificate, a seed, a state to resume from, a text.
+A field ``Annotated[type, Option(...)]`` is one option, with its help and its bounds
+(:mod:`headscope.core.options`); ``Usual`` is an option that the short help shows too.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ TASKS = (
     "question-answering",
     "seq2seq",
 )
-#: Options that measure random weights too, in a second model.
+#: Names of options by which a run measures a model of random weights too.
 SECOND_MODEL = ("control", "fresh")
 STACKS = ("encoder", "decoder", "cross", "all")
 MODEL = "Model"
@@ -109,7 +111,7 @@ class ModelOptions:
     examples: ClassVar[tuple[str, ...]] = ()  # At the end of the command's help
     flags: ClassVar[type | None] = None  # A dataclass of options that only the command line has
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report
-    #: Memory that a run holds beside its model, and beside a second one (:data:`SECOND_MODEL`).
+    #: Memory that a run holds beside its model, without a second one (:data:`SECOND_MODEL`).
     held: ClassVar[Held] = Held(0.6, 250.0)
     #: Finds the model from the flags, if the command line may leave it out.
     default_model: ClassVar[Callable[[Mapping[str, Any]], str] | None] = None
@@ -161,7 +163,7 @@ class ModelOptions:
         self.check()
 
     def check(self) -> None:
-        """Refuse options that do not fit together, where a command's own class knows of such."""
+        """Refuse options that do not fit together; a command's own class overrides this."""
 
     def step_names(self) -> tuple[str, ...]:
         """Return the names of the steps under which the run reports progress, in their order."""
@@ -173,18 +175,19 @@ class ModelOptions:
         return cls.in_report
 
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
-        """Estimate the bytes that the run holds beside a model whose ``weights`` take so many.
+        """Estimate the bytes that the run holds beside its model.
 
-        The second value has the bytes without a second model, by the option that leaves it out.
+        ``weights`` are the bytes of the model's weights. The second value has the bytes without a
+        second model, by the option that leaves it out.
         """
-        alone = self.held.weights * weights + self.held.mib * 2**20
+        without_second = self.held.weights * weights + self.held.mib * 2**20
         second_models = [name for name in SECOND_MODEL if getattr(self, name, False)]
-        without = {f"{name} (--no-{name})": alone for name in second_models}
-        return alone + len(second_models) * weights, without
+        without = {f"{name} (--no-{name})": without_second for name in second_models}
+        return without_second + len(second_models) * weights, without
 
     @property
     def loading(self) -> dict[str, Any]:
-        """The arguments of :func:`headscope.session.opening.open_model`."""
+        """The arguments of :func:`~headscope.session.opening.open_model`: options that are set."""
         arguments: dict[str, Any] = {"needs": self.needs}
         for name, option in options_of(type(self)).items():
             value = getattr(self, name)

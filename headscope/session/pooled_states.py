@@ -1,6 +1,8 @@
 """How near the embeddings of a changed model are to the unchanged one's: the cosine of each text.
 
-The mean cosine is the fidelity of the change.
+The mean cosine is the fidelity of the change. What changes the model is a function that runs in the
+place of its attention (a ``Mechanism``), or other factors of its scores (``Factors``: two tensors
+for each layer, in place of W_Q and W_K).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from headscope.stats.paired_change import interval_of
 
 
 class PooledStates:
-    """A model's embeddings of padded batches, which a changed model's are compared with."""
+    """Compares the embeddings of a changed model with the unchanged model's, on padded batches."""
 
     def __init__(self, loaded: LoadedModel, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Run the unchanged model; ``batches`` are (token ids, attention mask)."""
@@ -33,36 +35,35 @@ class PooledStates:
     def cosines(
         self, attention: Mechanism | None = None, *, scores: Factors | None = None
     ) -> list[Array]:
-        """Return the cosine of every example, by batch, with another attention at every site.
+        """Return the cosine of every example, by batch, of the model changed in every layer.
 
-        Instead of the attention only the factors of its scores may be replaced (``scores``).
+        Either its ``attention`` is another, or only the factors of its ``scores``.
         """
         changed = self._embeddings(attention, scores)
-        return [
-            cosines_of(embeddings, original)
-            for embeddings, original in zip(changed, self._original, strict=True)
-        ]
+        batches = zip(changed, self._original, strict=True)
+        return [cosines_of(embeddings, original) for embeddings, original in batches]
 
     def _embeddings(
         self, attention: Mechanism | None = None, scores: Factors | None = None
     ) -> list[Tensor]:
         """Run the model, changed or not, and return the embeddings of every batch."""
         loaded = self._loaded
+        embeddings = []
         with intervene(loaded, attention=attention, scores=scores) as router:
-            return [
-                loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
-                for ids, mask in self._batches
-            ]
+            for ids, mask in self._batches:
+                states = router.checked(loaded.forward, ids, mask)
+                embeddings.append(loaded.pooling.embed(states, mask))
+        return embeddings
 
 
 def cosines_of(embeddings: Tensor, original: Tensor) -> Array:
-    """Return the cosine of every row of two batches of embeddings."""
+    """Return the cosine of each text's two embeddings, both (texts, d_model) -> (texts,)."""
     return cosine(embeddings, original).cpu().numpy().clip(-1.0, 1.0)
 
 
 def bootstrapped_mean(values: Array, seed: int) -> Estimate:
-    """Return the mean of values with its bootstrap interval, None where there is no value."""
+    """Return the mean of values with its bootstrap interval; without a value, or with NaN, none."""
     if not len(values):
         return Estimate(None)
-    mean = interval_of(mean_of("x"), {"x": values}, seed=seed)
+    mean = interval_of(mean_of("cosine"), {"cosine": values}, seed=seed)
     return mean if np.isfinite(float(mean)) else Estimate(None)

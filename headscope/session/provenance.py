@@ -15,7 +15,7 @@ from headscope.session.tokenizer_fit import fit_of, fit_warnings, special_warnin
 
 
 class Source(Protocol):
-    """Data that were read: a corpus, a text, or a task's examples."""
+    """Any data that a run is measured on: a corpus, a text, or a task's examples."""
 
     @property
     def name(self) -> str:
@@ -23,7 +23,7 @@ class Source(Protocol):
 
     @property
     def sha256(self) -> str:
-        """Of the content."""
+        """The SHA-256 of its content."""
 
 
 def provenance(
@@ -101,15 +101,17 @@ def _removed_heads(loaded: LoadedModel) -> list[list[str | int]]:
     removed: list[list[str | int]] = []
     for site in loaded.sites:
         stack = [site.stack] if names_stack else []
-        removed_here = sorted(set(range(site.heads_before)) - set(site.head_ids))
-        removed += [[*stack, site.layer, head] for head in removed_here]
+        removed_heads = [head for head in range(site.heads_before) if head not in site.head_ids]
+        removed += [[*stack, site.layer, head] for head in removed_heads]
     return removed
 
 
 def _data(data: Source) -> dict[str, str]:
     """Describe the data: its file, and which examples were used, if not all."""
     described = {"name": data.name, "sha256": data.sha256}
-    drawn = getattr(data, "drawn", "")
+    drawn = getattr(
+        data, "drawn", ""
+    )  # of a task's examples, "60 of 1,379 examples, chosen at random"
     if drawn:
         described["drawn"] = drawn
     return described
@@ -117,6 +119,5 @@ def _data(data: Source) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that numbers depend on."""
-    return {
-        name: importlib.metadata.version(name) for name in ("headscope", "torch", "transformers")
-    }
+    packages = ("headscope", "torch", "transformers")
+    return {name: importlib.metadata.version(name) for name in packages}

@@ -1,9 +1,13 @@
 """The state of an interrupted run: its sums and how far it was, in a file of safetensors.
 
-A run goes over its data in *passes*, each with a name: :meth:`RunState.note` is called after every
-batch and saves now and then; :meth:`RunState.load` returns where a pass continues. A state is bound
-to its run by an identity (model, corpus, settings, versions), so that the state of another run is
-refused and never mixed in. :func:`open_state` is what commands call.
+A run goes over its data in *passes*, each with a name, such as "model" and "control", and adds up
+sums (an :class:`~headscope.core.accumulator.Accumulator`). :func:`open_state` is what commands
+call. :meth:`RunState.load` returns where a pass continues; :meth:`RunState.note` is called after
+every batch and saves now and then. A state is bound to its run by an identity (model, corpus,
+settings, versions), so that the state of another run is refused and never mixed in.
+
+The file has the arrays of the sums by pass and name, ``model/n_tokens``, and as metadata the
+identity, the batches done by pass, and a digest of it all.
 """
 
 from __future__ import annotations
@@ -31,9 +35,13 @@ S = TypeVar("S", bound=Accumulator)
 
 
 class RunState(Generic[S]):
-    """The state of a run, saved at ``path`` at most every so many seconds; nowhere without path."""
+    """The state of a run: of each pass, the batches done and the sums."""
 
     def __init__(self, path: Path | None, identity: dict[str, Any], *, every: float = 5.0) -> None:
+        """Begin a state that is saved at ``path``, at most once in ``every`` seconds; or nowhere.
+
+        ``identity`` is what the sums depend on.
+        """
         self.path = path
         self._identity = json.dumps(identity, sort_keys=True)
         self._every = every
@@ -46,7 +54,7 @@ class RunState(Generic[S]):
         return self._passes.get(name, (0, blank))
 
     def resume(self, blank: Callable[[], S]) -> None:
-        """Read the saved state, if there is one, into the sums that ``blank`` makes."""
+        """Read the saved state, if there is one; ``blank`` makes the empty sums of one pass."""
         if self.path is None or not self.path.is_file():
             return
         meta, arrays = self._read(self.path)
@@ -55,12 +63,10 @@ class RunState(Generic[S]):
             raise self._damaged("it is not as it was written")
         try:
             for name, done in json.loads(meta["passes"]).items():
-                prefix = f"{name}/"
-                arrays_of_pass = {
-                    key.removeprefix(prefix): array
-                    for key, array in arrays.items()
-                    if key.startswith(prefix)
-                }
+                arrays_of_pass = {}
+                for key, array in arrays.items():
+                    if key.startswith(f"{name}/"):
+                        arrays_of_pass[key.removeprefix(f"{name}/")] = array
                 sums = blank()
                 sums.load_state(arrays_of_pass)
                 self._passes[name] = (int(done), sums)
@@ -96,20 +102,21 @@ class RunState(Generic[S]):
             raise self._damaged(str(error)) from None
 
     def _damaged(self, why: str) -> ResumeError:
+        """Return the error that says that the state cannot be read, and why."""
         return ResumeError(
             f"The saved state {self.path} cannot be read ({visible(why)}); delete it and start "
             "again."
         )
 
     def note(self, name: str, done: int, sums: S, *, final: bool = False) -> None:
-        """Remember that ``done`` batches of a pass are in ``sums``; save if it is time."""
+        """Remember that ``done`` batches of a pass are in ``sums``; save if it is time or final."""
         self._passes[name] = (done, sums)
         wait = max(self._every, _MEASURING_PER_SAVING * self._seconds_to_save)
-        if self.path and (final or time.monotonic() - self._saved_at >= wait):
+        if final or time.monotonic() - self._saved_at >= wait:
             self.save()
 
     def save(self) -> None:
-        """Write the state now, as one file that is there whole or not at all."""
+        """Write the state now, as one file that is there whole or not at all; without path, not."""
         from safetensors.numpy import save
 
         if self.path is None:
@@ -130,11 +137,10 @@ class RunState(Generic[S]):
 
 def _digest(meta: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
     """Hash the content of a state, so that a damaged one is never resumed."""
-    content = [
-        [name, str(array.dtype), array.shape, sha256_of(array.tobytes())]
-        for name, array in sorted(arrays.items())
-    ]
-    return sha256_of(json.dumps([meta.get("identity"), meta.get("passes"), content]))
+    described = []
+    for name, array in sorted(arrays.items()):
+        described.append([name, str(array.dtype), array.shape, sha256_of(array.tobytes())])
+    return sha256_of(json.dumps([meta.get("identity"), meta.get("passes"), described]))
 
 
 def check_resume(state: str | Path | None, resume: bool) -> None:
@@ -160,7 +166,8 @@ def open_state(
     own sums if ``by_process``; else the first saves those of all.
     """
     processes = current()
-    if path is None or (processes.rank > 0 and not by_process):
+    another_saves = processes.rank > 0 and not by_process
+    if path is None or another_saves:
         return RunState(None, {})
 
     # A state belongs to a file of weights, by its SHA-256.

@@ -1,4 +1,9 @@
-"""A run's text: cut into batches of whole lines, shared among processes, and described."""
+"""A run's text: cut into batches of whole lines, shared among processes, and described.
+
+Lines are read in windows of :data:`~headscope.data.corpus.WINDOW` lines. Within a window they are
+sorted by length and cut into batches of about as many tokens (``buckets``), so that a batch has
+little padding. An *item* is a line as token ids, or None for a line that is too long.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ def line_batches(
 ) -> Iterator[tuple[int, list[list[int]]]]:
     """Yield (lines seen so far, token ids of the next batch); lines that are too long are left out.
 
-    ``limit`` is the number of lines that are read at most.
+    At most ``limit`` lines are read.
     """
     lines = itertools.islice(text.lines(), limit)
     return counted_batches(encode_lines(loaded, lines))
@@ -46,25 +51,27 @@ def process_batches(
 
     All processes together have the batches that one alone would go through. Windows of rows are
     dealt out in rounds, one to each process, which alone encodes it. The windows of a last round
-    that are too few for all processes are encoded by all of them, and their batches are dealt out.
+    that are too few for all processes are encoded by all of them, and their batches are dealt out:
+    of 7 windows and 3 processes, the process of rank 0 has windows 0 and 3, and every third batch
+    of window 6.
 
-    ``encode`` is called with the rows of a window, and whether the window is the first. Within a
-    window, rows that are done are counted by their tokens, since short ones come first.
+    ``encode`` is called with the rows of a window, and whether the window is the first. A batch
+    with a tenth of a window's tokens counts as a tenth of its rows, since short rows come first.
     """
     stream = iter(rows)
     n_done = 0.0
     n_windows = math.ceil(n / WINDOW)
     group = current()
-    in_full_rounds = n_windows - n_windows % group.size
+    n_in_full_rounds = n_windows - n_windows % group.size
     for number in range(n_windows):
         window = list(itertools.islice(stream, WINDOW))
-        is_dealt_out = number < in_full_rounds
-        if is_dealt_out and number % group.size != group.rank:
-            continue
+        in_full_round = number < n_in_full_rounds
+        if in_full_round and number % group.size != group.rank:
+            continue  # another process has it
         encoded = list(encode(window, number == 0))
         n_tokens = sum(len(item) for item in encoded if item is not None)
         batches: Iterable[list[Item]] = buckets(encoded, BATCH_TOKENS)
-        if not is_dealt_out:
+        if not in_full_round:
             batches = share(batches)
         for batch in batches:
             n_done += len(window) * sum(map(len, batch)) / n_tokens
@@ -93,13 +100,17 @@ def check_measured(text: Corpus, lines: int) -> None:
 
 
 def text_description(text: Corpus, limit: int | None, lines: int) -> dict[str, Any]:
-    """Describe what was read of a text; refuse one of which every line was skipped."""
+    """Describe what was read of a text; refuse one of which every line was skipped.
+
+    ``limit`` is the number of lines that were asked for, ``lines`` that of the lines measured.
+    """
     check_measured(text, lines)
-    skipped = min(text.n_sentences, limit or text.n_sentences) - lines
+    n_read = text.n_sentences if limit is None else min(limit, text.n_sentences)
+    skipped = n_read - lines
     return {"name": text.name, "sha256": text.sha256, "lines": lines, "skipped": skipped}
 
 
-# Tokens of a sentence that fits a picture
+#: Tokens of a sentence that fits a picture of its pattern.
 SHORTEST = 8
 LONGEST = 16
 
@@ -111,9 +122,10 @@ def short_sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int
     """
 
     def rank(sentence: tuple[str, list[int]]) -> int:
-        """Return 0 for all sentences that fit: they stay in the order of the sample."""
+        """Return 0 for all sentences that fit, which so stay in the order of the sample."""
         _, ids = sentence
-        return 0 if SHORTEST <= len(ids) <= LONGEST else len(ids)
+        fits = SHORTEST <= len(ids) <= LONGEST
+        return 0 if fits else len(ids)
 
     texts = list(sample_corpus().lines())
     encoded = encode_lines(loaded, texts)

@@ -1,7 +1,8 @@
 """How well a tokenizer fits its model and the data that it reads: counts, and warnings about them.
 
 Three warnings: the tokenizer may be another model's; it does not know much of the data; the data
-spell special tokens such as ``[MASK]``.
+spell special tokens such as ``[MASK]``. A *piece* is what a tokenizer cuts a text into, a word or a
+part of one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TEXTS = 512  # Texts of the data whose pieces are counted, from its beginning
 #: tried, those that fit have no unknown one among 55,000 pieces, those that do not 4 to 29%.
 MOST_UNKNOWN = 0.03
 #: A tokenizer with fewer pieces than this share of the embedding's rows is probably another
-#: model's: rows left free, for later tokens or a round number, are a few per cent.
+#: model's. Models leave a few per cent of the rows free, for later tokens or a round number.
 FEWEST_PIECES = 0.75
 
 
@@ -78,7 +79,8 @@ def special_warnings(loaded: LoadedModel, data: Any) -> Iterator[str]:
     if not names:
         return
     any_name = "|".join(map(re.escape, names))
-    first_letters = "".join({re.escape(name[0]) for name in names})  # to look for them is faster
+    # To look for first letters before whole names is faster: ``(?=[\[<])(?:\[MASK\]|<s>)``.
+    first_letters = "".join({re.escape(name[0]) for name in names})
     spelled = re.compile(f"(?=[{first_letters}])(?:{any_name})")
     n_texts = 0
     n_special = 0

@@ -16,10 +16,12 @@ from headscope.models.run.loaded import LoadedModel
 def require_valid(loaded: LoadedModel, check: bool) -> ValidationSummary:
     """Return the certificate of a model; raise ValidationFailedError where it fails.
 
-    It is computed again only if the weights have changed since the last time. Without ``check`` it
-    is skipped; a model in training mode is refused all the same.
+    The certificate proves that our attention equals the model's. It is computed again only if the
+    weights have changed since the last time. Without ``check`` it is skipped; a model in training
+    mode is refused all the same.
     """
-    if (training := training_reason(loaded)) is not None:
+    training = training_reason(loaded)
+    if training is not None:
         raise ValidationFailedError(f"{loaded.name} cannot be measured: {training}.")
     if not check:
         return ValidationSummary(passed=None)
