@@ -223,18 +223,17 @@ def _layer(
                     network=network,
                 )
 
-    # Why none of them is.
-    last_tried = spans[-1] if spans else None
-    if last_tried is not None and last_tried.first.x is not None:
-        x = last_tried.first.x
-        norms = [call for call in last_tried.inner if call.is_norm]
-        if near(x, reads[0]) or _norm(norms, x, reads[0]) is not None:
-            raise _UnknownLayerError(
-                "what it adds besides attention is not what one feed-forward network puts out"
-            )
-    raise _UnknownLayerError(
-        "its attention reads another state than the one that the layer adds to"
-    )
+    raise _UnknownLayerError(_why_none(spans, reads[0]))
+
+
+def _why_none(spans: Sequence[_Span], read: Tensor) -> str:
+    """Say why no span is a layer, judged by the last one; its attention reads ``read``."""
+    if spans:
+        x = spans[-1].first.x
+        norms = [call for call in spans[-1].inner if call.is_norm]
+        if x is not None and (near(x, read) or _norm(norms, x, read) is not None):
+            return "what it adds besides attention is not what one feed-forward network puts out"
+    return "its attention reads another state than the one that the layer adds to"
 
 
 def _without_module(

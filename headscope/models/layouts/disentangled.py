@@ -92,7 +92,7 @@ def table_rows(module: Any, n_q: int, n_k: int) -> Tensor:
     # The row of each distance that occurs.
     shortest_distance = 1 - n_k  # of the first query and the last key
     distances = torch.arange(shortest_distance, n_q)
-    zero_row = farthest
+    zero_row = farthest  # that of the distance 0
     if buckets > 0:
         distances = bucketed(distances, buckets, farthest)
         zero_row = buckets

@@ -18,7 +18,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headscope.attention import AttentionWeights, project
+from headscope.attention import AttentionWeights
+from headscope.attention import project as project_by_head
 from headscope.models.layouts.forwards import arguments_of, asks_interface, follow, parameters_of
 from headscope.models.layouts.fused import Fused
 from headscope.models.layouts.grouped import group_size, groups_of, rows_of_groups, ungroup
@@ -124,7 +125,7 @@ class Layout:
         return self
 
     def d_head(self, module: nn.Module, projections: Projections) -> int:
-        """Return the width of one head: stated, or from the number of heads, or of one head."""
+        """Return the width of one head: stated, or all of q's by the number of heads stated."""
         width = width_of_head(module)
         if width is not None:
             return width
@@ -132,7 +133,7 @@ class Layout:
             n_heads = getattr(module, name, None)
             if isinstance(n_heads, int):
                 return projections.q.out_features // max(1, n_heads)
-        return projections.q.out_features
+        return projections.q.out_features  # nothing stated: a single head
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """List every stored tensor in which a head owns rows."""
@@ -306,18 +307,21 @@ class AttentionSite(AttentionModule):
         """
         p = self.projections
         return Heads(
-            self.by_head(p.q(inputs.x_q)),
-            self.by_head(p.k(inputs.x_k)),
-            self.by_head(p.v(inputs.x_v)),
+            q=self.by_head(p.q(inputs.x_q)),
+            k=self.by_head(p.k(inputs.x_k)),
+            v=self.by_head(p.v(inputs.x_v)),
         )
 
     def canonical(self, inputs: AttentionInput, weights: AttentionWeights) -> Heads:
-        """Return q, k and v as :meth:`project` does, from canonical weights, k and v per head."""
+        """Return q, k and v as :meth:`project` does, but from the canonical weights.
+
+        Here each head has keys and values of its own, also where heads share them.
+        """
         w = weights
         return Heads(
-            project(inputs.x_q, w.W_Q, w.b_Q),
-            project(inputs.x_k, w.W_K, w.b_K),
-            project(inputs.x_v, w.W_V, w.b_V),
+            q=project_by_head(inputs.x_q, w.W_Q, w.b_Q),
+            k=project_by_head(inputs.x_k, w.W_K, w.b_K),
+            v=project_by_head(inputs.x_v, w.W_V, w.b_V),
         )
 
     def as_scored(self, heads: Heads, inputs: AttentionInput) -> Heads:
@@ -342,7 +346,8 @@ class AttentionSite(AttentionModule):
         """Return every head's z, side by side: (batch, pos, n_heads * d_head)."""
         heads = self.as_scored(self.project(inputs), inputs)
         bias = self.bias(heads, inputs)
-        z = attend(*heads, inputs.mask, self.scale, bias)  # (batch, n_heads, pos, d_head)
+        q, k, v = heads
+        z = attend(q, k, v, inputs.mask, self.scale, bias)  # (batch, n_heads, pos, d_head)
         return z.transpose(1, 2).flatten(2)
 
     def by_head(self, projected: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ Who makes the bias, and who takes it:
 * UMT5: every layer makes its own;
 * MPNet: the encoder makes them once and gives them to every layer as ``position_bias``.
 
-First the steps and layouts that measuring needs. Below them the extensions by which a family's own
-forward runs after heads were removed: a module with heads 0 and 3 of 4 left still gets, or makes,
-the biases of all 4 (batch, 4, n, n), and must add those of heads 0 and 3.
+First the step and the layouts that measuring needs. Below them the *extensions*, classes put before
+a module's own (:func:`~headscope.models.layouts.forwards.extend`), by which the family's forward
+runs after heads were removed: a module with heads 0 and 3 of 4 left still gets, or makes, the
+biases of all 4, (batch, 4, query_pos, key_pos), and must add those of heads 0 and 3.
 
 References
 ----------
@@ -108,6 +109,7 @@ class _FewerHeads:
         """Run the module's own forward with its heads' biases; return the bias of all heads."""
         self.headscope_full_bias = position_bias
         bias = None if position_bias is None else take_heads(position_bias, self.headscope_kept)
+        # What it returns as bias is the one that it used, of the heads that are left.
         out, used_bias, *rest = super().forward(  # type: ignore[misc]
             *args, position_bias=bias, **kwargs
         )
@@ -148,8 +150,9 @@ class _FewerHeadsOwnBias:
         d_head = self.key_value_proj_dim
         q = x_q.new_empty(len(x_q), 0, x_q.shape[1], d_head)  # (batch, no heads, pos, d_head)
         k = x_k.new_empty(len(x_k), 0, x_k.shape[1], d_head)
-        kind = self.config._attn_implementation
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(kind, _attend_without_heads)
+        # Transformers' table has a function for each implementation but "eager".
+        implementation = self.config._attn_implementation
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, _attend_without_heads)
         z, pattern = attention(self, q, k, k, arguments.get("attention_mask"), scaling=1.0)
         return self.o(z.flatten(2)), pattern
 
