@@ -47,7 +47,10 @@ class HeldNorm:
 
     @classmethod
     def of(cls, norm: Any, x: Tensor, y: Tensor) -> HeldNorm | None:
-        """Read the scale from what a norm made of x; None where it did something else."""
+        """Read the scale from what a norm made of x, both (batch, pos, d_model).
+
+        None where y is no LayerNorm or RMSNorm of x.
+        """
         weight = y.new_ones(y.shape[-1]) if norm.weight is None else norm.weight.detach().to(y)
         bias = getattr(norm, "bias", None)
         shift = torch.zeros_like(weight) if bias is None else bias.detach().to(y)
@@ -81,9 +84,12 @@ class HeldNorm:
 
 @dataclass(frozen=True)
 class Contributions:
-    """What every write to the stream contributes to one number of each row of a batch."""
+    """What every write to the stream contributes to one number of each example, such as a logit.
 
-    embeddings: Tensor  # (batch, pos): by the position that they stand at
+    Together they are the number.
+    """
+
+    embeddings: Tensor  # (batch, pos): what enters the first layer, by its position
     #: (batch, n_layers, n_heads, pos): by the token that is read, or by the query's position.
     heads: Tensor
     feed_forward: Tensor  # (batch, n_layers, pos)
@@ -127,11 +133,11 @@ class RecordedRun:
     start: Tensor = field(repr=False)  # What enters the first layer
     #: What happens to the stream from there to the last states, in order.
     stream: list[HeadsWrite | NetworkWrite | HeldNorm] = field(repr=False)
-    n_layers: int  # Rows of sites, those included that write nothing to this stream
-    n_heads: int
+    n_layers: int  # How many sites the model has, those included that write to another stream
+    n_heads: int  # Of the site that has most
 
     def contributions(self, readout: Tensor, *, by_source: bool = False) -> Contributions:
-        """Take apart the number ``sum(readout * hidden)`` of each row.
+        """Take apart the number ``sum(readout * hidden)`` of each example.
 
         ``readout`` is (batch, pos, d_model). What heads contribute is by the query's position, or,
         where the run kept its patterns, by the token read: P_ij (v_j + b_V) W_O.

@@ -59,8 +59,8 @@ from headscope.models.run.recording import Recording, run_eager, run_ours, run_s
 #: float32: 1e-5 on patterns, 1e-4 on states. float64: the same number of digits below its epsilon.
 #: Half precision: both runs round each product to the dtype's epsilon (bfloat16 2^-7, float16
 #: 2^-10), so a pattern entry near 1 may be off by a few epsilons, and hidden states (entries up to
-#: about 5) by a few dozen once six to twelve layers have added their roundings up. They catch gross
-#: faults; what proves a mechanism in half precision are the next two.
+#: about 5) by a few dozen once six to twelve layers have added their roundings up. So in half
+#: precision these three catch gross faults only, and the next two prove the mechanism.
 #:
 #: ``scale``: distance from 1 of the factors that fit the scores and z best, on top of five standard
 #: errors. ``rounding``: mean differences in units of what rounding explains.
