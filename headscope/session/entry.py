@@ -53,65 +53,66 @@ ValidationFailedError
 
 
 def entry(
-    options_class: Callable[P, Options], result_class: type[Result], run: str
+    options_class: Callable[P, Options], result_class: type[Result], run_module: str
 ) -> Callable[Concatenate[Model, P], Result]:
     """Make the public function that builds the options and calls ``run(model, options)``.
 
-    ``run`` names the module that has the function ``run``; it is loaded when first called. The
-    command line, which has built the options already, passes them as ``options=``.
+    ``run_module`` is the name of the module that has the function ``run``; it is loaded when first
+    called. The command line, which has built the options already, passes them as ``options=``.
     """
-    kind = cast("type[ModelOptions]", options_class)  # for mypy: it is the class itself
-    name = _command_name(kind)
-    signature = _signature(kind, result_class)
+    options_type = cast("type[ModelOptions]", options_class)  # for mypy: it is the class itself
+    name = _command_name(options_type)
+    signature = _signature(options_type, result_class)
 
     def function(*arguments: Any, options: ModelOptions | None = None, **keywords: Any) -> Any:
-        _refuse_unused(kind, arguments, keywords)
+        _refuse_unused(options_type, arguments, keywords)
         values = signature.bind(*arguments, **keywords).arguments
         model = values.pop("model")
         if options is None:
-            options = kind(**{"command": f"headscope.{name}", **values})
-        elif values or not isinstance(options, kind):
+            options = options_type(**{"command": f"headscope.{name}", **values})
+        elif values or not isinstance(options, options_type):
             raise UnusedOptionError(
-                f"{name}() takes options, a {kind.__name__}, in place of single ones; give one of "
-                "the two."
+                f"{name}() takes options, a {options_type.__name__}, in place of single ones; "
+                "give one of the two."
             )
 
         from headscope.models.run.implementation import quiet_transformers
         from headscope.models.run.products import full_precision
 
-        module = importlib.import_module(run)
+        module = importlib.import_module(run_module)
         with full_precision(), quiet_transformers(), _shown_in_notebook(options) as options:
             return module.run(model, options)
 
-    function.__name__ = function.__qualname__ = name
+    function.__name__ = name
+    function.__qualname__ = name
     function.__module__ = "headscope"
     function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__doc__ = _docstring(kind, result_class)
-    function.options = kind  # type: ignore[attr-defined]
+    function.__doc__ = _docstring(options_type, result_class)
+    function.options = options_type  # type: ignore[attr-defined]
     return cast("Callable[Concatenate[Model, P], Result]", function)
 
 
-def _command_name(options_class: type[ModelOptions]) -> str:
+def _command_name(options_type: type[ModelOptions]) -> str:
     """Return ``classify`` for ``ClassifyOptions``."""
-    return options_class.__name__.removesuffix("Options").lower()
+    return options_type.__name__.removesuffix("Options").lower()
 
 
-def _signature(kind: type[ModelOptions], result_class: type) -> inspect.Signature:
+def _signature(options_type: type[ModelOptions], result_class: type) -> inspect.Signature:
     """Return the signature of the public function: the model, and every option of the class."""
-    hints = typing.get_type_hints(kind)
-    fields = inspect.signature(kind).parameters
-    parameters = [fields[name].replace(annotation=hints[name]) for name in ordered(kind)]
+    hints = typing.get_type_hints(options_type)
+    fields = inspect.signature(options_type).parameters
+    parameters = [fields[name].replace(annotation=hints[name]) for name in ordered(options_type)]
     parameters.sort(key=lambda parameter: parameter.kind)  # stable; positional ones come first
     model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return inspect.Signature([model, *parameters], return_annotation=result_class)
 
 
 def _refuse_unused(
-    kind: type[ModelOptions], arguments: Sequence[Any], keywords: Mapping[str, Any]
+    options_type: type[ModelOptions], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> None:
     """Refuse unknown options, and options of loading for a model that is in memory already."""
-    name = _command_name(kind)
-    declared = ordered(kind)
+    name = _command_name(options_type)
+    declared = ordered(options_type)
     model = arguments[0] if arguments else keywords.get("model")
     in_memory = model is not None and not isinstance(model, str | Path)
     for option in keywords:
@@ -147,9 +148,9 @@ def _shown_in_notebook(options: ModelOptions) -> Iterator[ModelOptions]:
         yield dataclasses.replace(options, progress=progress)
 
 
-def _docstring(kind: type[ModelOptions], result: type) -> str:
+def _docstring(options_type: type[ModelOptions], result: type) -> str:
     """Write the page that ``help()`` shows: the class's own words, and a line for each option."""
-    summary, _, examples = (inspect.getdoc(kind) or "").partition("\nExamples\n--------\n")
+    summary, _, examples = (inspect.getdoc(options_type) or "").partition("\nExamples\n--------\n")
     lines = [
         summary.strip(),
         "",
@@ -158,7 +159,7 @@ def _docstring(kind: type[ModelOptions], result: type) -> str:
         "model : str, path, LoadedModel",
         "    What :func:`headscope.load` returned, or a name.",
     ]
-    for option in ordered(kind).values():
+    for option in ordered(options_type).values():
         type_name = _type_words(option.kind)
         default = "optional" if option.default in (None, "") else f"default {option.default!r}"
         lines += [f"{option.name} : {type_name}, {default}"]

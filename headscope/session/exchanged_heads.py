@@ -4,6 +4,11 @@ A *version* (:class:`~headscope.models.run.formulas.ExchangedHeads`) is what run
 model's attention: a formula for z, and the heads that follow it. :func:`open_for_exchange` opens a
 model and its text for a command; :class:`Effects` runs versions and compares each with the
 unchanged model: by the cosines of its embeddings, and by a task if one was asked for.
+
+Runs are spread over threads by ``side_by_side``, which gives each thread a copy of the model: a
+``..._runner`` below readies a copy and yields the function that is called there. Layers before the
+first changed one are not run again: ``Replay`` and ``Rerun`` record what they return and play it
+back.
 """
 
 from __future__ import annotations
@@ -169,7 +174,7 @@ class Effects:
         self.skipped = text.n_sentences - self.lines  # Too long for the model
         check_measured(text, self.lines)
 
-        # The task, and the unchanged model's outputs and value.
+        # The unchanged model's outputs in the task, by example, and what results say of the task.
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
         self.warnings: tuple[str, ...] = ()  # What makes values of the task doubtful
@@ -244,6 +249,7 @@ class Effects:
         if task is None or self._baseline is None:
             return [None] * len(versions)
         effects: dict[int, TaskEffect] = {}  # By the index of the version
+        # While layers are recorded, a head for every token need compute its logits at one only.
         select = one_position if loaded.task_head in TOKEN_HEADS else None
         rerun = Rerun(loaded, task.batches(loaded), select)
 
@@ -260,8 +266,7 @@ class Effects:
             with prepared(model.network):
                 yield run_version
 
-        # Versions that change the same first layer share what comes before it: ``rerun`` plays it
-        # back.
+        # Versions that change the same first layer share what comes before it.
         for row in sorted({version.first_row for version in versions}):
             rerun.start_at(row)
             indices = [i for i, version in enumerate(versions) if version.first_row == row]

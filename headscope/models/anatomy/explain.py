@@ -84,7 +84,8 @@ def run_sentence(
     ``ids`` are the sentence's tokens, and ``site`` the attention of the layer to explain.
     """
     # The sentence.
-    tokens = torch.tensor([[*ids, *[loaded.pad_id] * pads]], device=loaded.device)
+    padding = [loaded.pad_id] * pads
+    tokens = torch.tensor([[*ids, *padding]], device=loaded.device)  # (1, pos)
     mask = torch.ones_like(tokens)
     mask[:, len(ids) :] = 0
     probe = Probe("sentence", tokens, mask)
@@ -92,7 +93,8 @@ def run_sentence(
     # The calls that show what is explained.
     layer = None
     with suppress(UnsupportedModelError):
-        layer = next(item for item in take_apart(loaded).layers if site in item.sites)
+        layers = take_apart(loaded).layers
+        layer = next(layer for layer in layers if site in layer.sites)
     rows_of_module = [other.row for other in loaded.sites if other.module is site.module]
     number = rows_of_module.index(site.row)  # of the call, where several layers share the module
     maps = (site.projections.q, site.projections.k, site.projections.v)
@@ -107,10 +109,11 @@ def run_sentence(
         recording = run_eager(loaded, probe, scores=True)
     record = recording.site(site)
 
-    by_head = []
+    q_k_v = []  # Each (batch, n_heads, pos, d_head)
     for linear in maps:
         _, output = seen[ModuleTurn(linear.module, number)]
-        by_head.append(site.by_head(linear.leaving(output)))
+        q_k_v.append(site.by_head(linear.leaving(output)))
+    q, k, v = q_k_v
     patterns: dict[int, Tensor] = {}
     for any_site in loaded.sites:
         pattern = recording.site(any_site).pattern
@@ -121,7 +124,7 @@ def run_sentence(
     return SentenceRun(
         site=site,
         record=record,
-        heads=Heads(*by_head),
+        heads=Heads(q, k, v),
         allowed=allowed_keys(site, probe),
         after=None if layer is None else _after_attention(layer, record, seen, slack),
         patterns=patterns,
