@@ -79,6 +79,14 @@ class Evidence:
     z_scales: tuple[ScaleSums, ...] = ()
 
 
+class CanonicalRun(NamedTuple):
+    """What the canonical weights make of a layer's input; None where they do not fit it."""
+
+    pattern: Tensor | None = None  # (batch, n_heads, query_pos, key_pos)
+    z: Tensor | None = None  # (batch, n_heads, query_pos, d_v)
+    out: Tensor | None = None  # (batch, query_pos, d_model)
+
+
 def gather(
     site: AttentionSite, calls: int, eager: SiteRecord, ours: SiteRecord, probe: Probe
 ) -> Evidence:
@@ -185,8 +193,11 @@ def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
 
 def _farthest_from_1(scales: Sequence[ScaleSums]) -> Scale | tuple[None, None]:
     """Return the fitted factor that is farthest from 1 and its error; None for both without any."""
-    fits = [fit for sums in scales if (fit := sums.pooled()) is not None]
-    finite = [fit for fit in fits if math.isfinite(fit.value) and math.isfinite(fit.error)]
+    finite = []
+    for sums in scales:
+        fit = sums.pooled()
+        if fit is not None and math.isfinite(fit.value) and math.isfinite(fit.error):
+            finite.append(fit)
     return max(finite, key=lambda fit: abs(fit.value - 1), default=(None, None))
 
 
@@ -289,19 +300,11 @@ def _by_head(z: Tensor | None, v: Tensor | None) -> Tensor | None:
 
 
 def _bias(site: AttentionSite, q: Tensor, k: Tensor, eager: SiteRecord) -> Tensor | None:
-    """Return what the layout adds to the scores of these q and k."""
+    """Return what the layout adds to the scores of these q and k; None where it adds nothing."""
     assert eager.inputs is not None
     heads = Heads(q, k, v=k)  # no bias depends on values
     with torch.no_grad():
         return site.bias(heads, eager.inputs)
-
-
-class CanonicalRun(NamedTuple):
-    """What the canonical weights make of a layer's input; None where they do not fit it."""
-
-    pattern: Tensor | None = None  # (batch, n_heads, query_pos, key_pos)
-    z: Tensor | None = None  # (batch, n_heads, query_pos, d_v)
-    out: Tensor | None = None  # (batch, query_pos, d_model)
 
 
 def _run_canonical(site: AttentionSite, eager: SiteRecord, allowed: Tensor) -> CanonicalRun:

@@ -42,19 +42,22 @@ def groups_of(heads: Sequence[int], size: int) -> list[int]:
 class GroupRows(HeadRows):
     """A stored tensor of keys or values in which a group of heads owns rows."""
 
-    group: int = 1  # Heads that share them, before any was removed
+    heads_per_group: int = 1  # Before any was removed
 
     def rows(self, present: Sequence[int], heads: Sequence[int]) -> Tensor:
         """Return the rows that no other present head reads: those that go when ``heads`` go."""
-        groups = groups_of(present, self.group)
+        groups = groups_of(present, self.heads_per_group)
         other_heads = [head for head in present if head not in heads]
-        still_read = groups_of(other_heads, self.group)
+        still_read = groups_of(other_heads, self.heads_per_group)
         return super().rows(groups, [group for group in groups if group not in still_read])
 
 
-def rows_of_groups(linear: nn.Module, width: int, group: int) -> list[HeadRows]:
+def rows_of_groups(linear: nn.Module, width: int, heads_per_group: int) -> list[HeadRows]:
     """List what groups of heads own of a map of keys or of values: its rows and its bias."""
-    return [GroupRows(linear, name, width, group=group) for name in ("weight", "bias")]
+    return [
+        GroupRows(linear, name, width, heads_per_group=heads_per_group)
+        for name in ("weight", "bias")
+    ]
 
 
 def ungroup(module: nn.Module, maps: Sequence[nn.Module], kv_heads: Sequence[int]) -> None:

@@ -141,11 +141,11 @@ class Layout:
         columns = columns_of_linear(p.out.module, d_head)
         if self.fused is not None:
             return [*self.fused.rows(module, d_head), columns]
-        group = group_size(module)
+        heads_per_group = group_size(module)
         return [
             *rows_of_linear(p.q.module, d_head),
-            *rows_of_groups(p.k.module, d_head, group),
-            *rows_of_groups(p.v.module, d_head, group),
+            *rows_of_groups(p.k.module, d_head, heads_per_group),
+            *rows_of_groups(p.v.module, d_head, heads_per_group),
             columns,
         ]
 

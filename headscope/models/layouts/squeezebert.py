@@ -62,7 +62,7 @@ class SqueezeBertLayout(Layout):
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> AttentionInput:
-        """Put channels last."""
+        """Read the arguments, in which x is (batch, d_model, pos), and put channels last."""
         inputs = super().read(module, args, kwargs)
         x = inputs.x_q.transpose(1, 2)
         return replace(inputs, x_q=x, x_k=x)
@@ -97,19 +97,20 @@ class GroupedMap(LinearMap):
         return int(self.module.weight.shape[0])
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Run the convolution on x (batch, pos, n_in)."""
-        return self.leaving(self.module(self.entering(x)))
+        """Run the convolution on x, (batch, pos, n_in) -> (batch, pos, n_out)."""
+        channels_first: Tensor = self.module(x.transpose(1, 2))
+        return channels_first.transpose(1, 2)
 
     def entering(self, argument: Tensor) -> Tensor:
-        """Exchange channels and positions."""
+        """Turn the convolution's input, (batch, n_in, pos), into x (batch, pos, n_in)."""
         return argument.transpose(1, 2)
 
     def leaving(self, returned: Tensor) -> Tensor:
-        """Exchange channels and positions."""
+        """Turn the convolution's output, (batch, n_out, pos), into (batch, pos, n_out)."""
         return returned.transpose(1, 2)
 
     def fit(self) -> None:
-        """Let a convolution without input channels return its bias."""
+        """Let the output map return its bias when no head is left to feed it."""
         extend(self.module, _PerhapsEmpty)
 
 
