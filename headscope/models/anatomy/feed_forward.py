@@ -170,12 +170,12 @@ def _pairs(loaded: LoadedModel) -> list[_Pair]:
         sites_before = [s for s in sites_in_order if write_starts[s.row] < call.start]
         if module in in_attention or not sites_before:
             first_calls = []
-        elif first_calls and call.x is first_calls[0].x:
+        elif first_calls and call.x is first_calls[0].x:  # gate and up read the same tensor
             first_calls.append(call)
         elif first_calls and _leads_back(module, first):
             pairs.append(_Pair(site=sites_before[-1], first=first, second=module))
             first_calls = []
-        else:
+        else:  # perhaps the first map of a network
             first_calls = [call]
     return pairs
 
@@ -213,6 +213,7 @@ def _elementwise(loaded: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
         return output.masked_fill(neurons % 2 == 1, 0.0)
 
     def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        """Note whether the second map is given zero for these neurons, and not for all."""
         hidden = args[0]  # (batch, pos, neurons)
         odd_silent = not bool(hidden[..., 1::2].any())
         even_silent = not bool(hidden[..., 0::2].any())

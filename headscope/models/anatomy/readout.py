@@ -117,7 +117,8 @@ class Held(TorchFunctionMode):
     ) -> Tensor:
         """Do what F.layer_norm does, with the scale of the first run."""
         centred = x - x.mean(-1, keepdim=True)
-        scale = self._hold(lambda: (centred.detach().square().mean(-1, keepdim=True) + eps).rsqrt())
+        variance = centred.detach().square().mean(-1, keepdim=True)
+        scale = self._hold(lambda: (variance + eps).rsqrt())
         y = centred * scale if weight is None else centred * scale * weight
         return y if bias is None else y + bias
 
