@@ -180,7 +180,7 @@ def numbers(plural: str, example: str) -> Callable[[str], tuple[int, ...]]:
 
     def read(text: str) -> tuple[int, ...]:
         try:
-            return tuple(int(part) for part in text.split(","))
+            return tuple(int(number) for number in text.split(","))
         except ValueError:
             raise ValueError(
                 f"{text!r} is not a list of {plural}; write them as {example}"

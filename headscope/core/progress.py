@@ -83,10 +83,11 @@ class Steps:
                 self._words = words
 
     def tell(self, name: str, done: int, total: int) -> None:
-        """Note that ``done`` of ``total`` of a step are done."""
+        """Note that ``done`` of ``total`` of the step ``name`` are done."""
         with self._lock:
             self._step = self._step_of(name)
-            words = [_STEP_WORDS.get(part, part) for part in name.split(", ", 1)]
+            # "classify, model" -> "classify: measuring the model"
+            words = [_STEP_WORDS.get(step, step) for step in name.split(", ", 1)]
             self._words = ": ".join(words)
             self._share = done / max(total, 1)
 

@@ -142,8 +142,8 @@ def _after_attention(
     # Its norms, its maps and the function between them.
     attention, *cross = layer.attention
     network = layer.network
-    norm_turn = network.before if layer.norm_first else attention.after
-    last_turn = network.before if layer.norm_first else network.after
+    norm_call = network.before if layer.norm_first else attention.after
+    last_norm_call = network.before if layer.norm_first else network.after
     maps: list[nn.Module] = []
     functions: list[nn.Module] = []
     for turn in network.modules:
@@ -152,14 +152,14 @@ def _after_attention(
                 maps.append(module)
             elif not list(module.children()) and not isinstance(module, nn.Dropout):
                 functions.append(module)
-    if cross or norm_turn is None or last_turn is None:
+    if cross or norm_call is None or last_norm_call is None:
         return None
     if len(maps) != 2 or len(functions) != 1:
         return None
     up, down = maps
     activation = functions[0]
-    norm = norm_turn.module
-    last = last_turn.module
+    norm = norm_call.module
+    last = last_norm_call.module
     if not (isinstance(norm, nn.LayerNorm) and isinstance(last, nn.LayerNorm)):
         return None
     _, up_out = sizes_of(up)
@@ -179,7 +179,7 @@ def _after_attention(
     allowed = slack * (1 + float(layer_out.abs().max()))
     if again.shape != layer_out.shape or not float((again - layer_out).abs().max()) < allowed:
         return None
-    norm_in, norm_out = seen[norm_turn]
+    norm_in, norm_out = seen[norm_call]
     return AfterAttention(
         norm_first=layer.norm_first,
         norm=norm,
