@@ -46,14 +46,19 @@ Ask = Callable[[list[str], list[str]], dict[str, Any]]
 
 
 class Worker:
-    """A thread that answers one question after the other, and does not keep the program alive."""
+    """A thread that answers one question after the other.
+
+    It is a daemon: the program can end while it works.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._waiting: queue.Queue[tuple[Future[dict[str, Any]], list[str], list[str]]] = (
             queue.Queue(WAITING)
         )
-        threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
+        # With a copy of this thread's context variables, which a new thread would not have.
+        run_in_context = copy_context().run
+        threading.Thread(target=run_in_context, args=(self._work,), daemon=True).start()
 
     def answer(self, texts: list[str], off: list[str]) -> asyncio.Future[dict[str, Any]]:
         """Return the future answer; raises queue.Full if too many questions wait."""
@@ -74,11 +79,12 @@ class Worker:
 
 
 def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
-    """Make the two addresses: ``/`` with the page, ``/answer`` that takes and gives JSON."""
+    """Make an application with two addresses: ``/`` is the page, ``/answer`` answers in JSON."""
     worker = Worker(ask)
     origins = {f"http://{name}:{port}" for name in (HOST, "localhost")}
 
     def is_token(sent: str | None) -> bool:
+        # In a time that does not depend on how much of it is right.
         return secrets.compare_digest((sent or "").encode(), token.encode())
 
     async def show(request: Request) -> Response:
