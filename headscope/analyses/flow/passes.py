@@ -44,15 +44,15 @@ from headscope.session.texts import counted_batches
 class Reader:
     """Reads a corpus for one model, half by half, and counts what it had to leave out."""
 
-    loaded: LoadedModel  # whose tokenizer and limit count
+    loaded: LoadedModel  # Its tokenizer and its limit say which sentences can be read
     corpus: Corpus
-    n_sentences: int  # of both halves, those that cannot be read included
-    spread: bool  # evenly over the corpus; else the first ones
+    n_sentences: int  # How many are read of both halves, those that cannot be read included
+    spread: bool  # Whether they are spread evenly over the corpus; else the first ones
     progress: Progress
     repeated: int = 0  # Sentences of the second half that stand in the first
     skipped: int = 0  # Sentences that cannot be read
     left_out: int = 0  # Words without a piece
-    #: The sentences of the first half, numbered in the order of the corpus
+    #: The sentences of the first half as :func:`_lower_words`, numbered in the order of the corpus
     _first_half: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
@@ -78,9 +78,9 @@ class Reader:
                 yield sentence
 
     def _of_half(self, half: int, sentence: EncodedSentence | None) -> EncodedSentence | None:
-        """Return a sentence of this half that is to be measured, and count what is left out.
+        """Return the sentence if it is of this half and can be used, else None; count why not.
 
-        None for a sentence that cannot be read, or that the other half has.
+        A sentence of the second half that repeats one of the first is not used.
         """
         if sentence is None:
             self.skipped += 1
@@ -97,32 +97,33 @@ class Reader:
         return sentence
 
     def folds(self, batch: Sequence[EncodedSentence]) -> Tensor:
-        """Deal sentences of the first half to the folds of a cross-validation.
+        """Return the cross-validation fold of each sentence of a batch of the first half, (batch,).
 
-        In the order of the corpus; a sentence that is repeated stays in one fold.
+        They are dealt in the order of the corpus; a sentence that is repeated stays in one fold.
         """
         numbers = [self._first_half[_lower_words(sentence)] for sentence in batch]
         return torch.tensor([number % FOLDS for number in numbers])
 
 
 def _lower_words(sentence: EncodedSentence) -> tuple[str, ...]:
-    """Return a sentence's words as repetitions are found by, in lower case."""
+    """Return a sentence's words in lower case: repeated sentences are those with the same."""
     return tuple(word.lower() for word in sentence.sentence.words)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences of one half, and what a pass of the model fills in."""
+    """Sentences of one half, and in the second half what the pass of the model writes down."""
 
     sentences: list[EncodedSentence]
     words: WordPositions
-    #: (batch, 3, targets, 2, heads of all layers): as :meth:`LayerMaps.errors`, where maps are
-    #: measured.
+    #: (batch, 3, targets, 2, heads of all layers): those of :meth:`LayerMaps.errors`, where maps
+    #: are judged.
     errors: Tensor
 
 
-#: Looks at a chunk of one layer: the batch, the chunk, its heads among those of all layers, and
-#: the states (batch, pos, d_in) that the layer's values are made from.
+#: Called with the batch, the activations of a chunk (some heads of one layer on some sentences),
+#: the numbers of its heads among the heads of all layers, and the states (batch, pos, d_in) that
+#: the layer's values are made from.
 Visit = Callable[[Batch, Activations, slice, Tensor], None]
 
 
@@ -132,18 +133,20 @@ class _Observer(SiteObserver):
     A layer's states are seen first (:meth:`see`), then the chunks of its heads (:meth:`observe`).
     """
 
+    batch: Batch  # The one that is run; set before every pass
+    _x: Tensor  # (batch, pos, d_in): the states that the present layer read
+
     def __init__(self, visit: Visit, first_heads: Array) -> None:
         """Make one; ``first_heads`` numbers the first head of each layer among those of all."""
         self._visit = visit
         self._first_heads = first_heads
-        self.batch: Batch
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
         """Keep the states that a layer's values are computed from."""
         self._x = inputs.x_v
 
     def observe(self, site: Activations) -> None:
-        """Show one chunk."""
+        """Show one chunk of a layer; ``site.row`` is the number of the layer."""
         first = int(self._first_heads[site.row])
         heads = slice(first + site.heads.start, first + site.heads.stop)
         self._visit(self.batch, site, heads, self._x)
@@ -154,10 +157,10 @@ def _read(
 ) -> Iterator[Batch]:
     """Run a model over one half; yield every batch when all layers have been visited.
 
-    ``seed`` draws another word for each; ``name`` is what progress calls the model.
+    ``seed`` draws a random word for each word; ``name`` is what progress calls the model.
     """
     step = f"{name}, choosing" if half == 0 else f"{name}, measuring"
-    random = np.random.default_rng([seed % 2**63, half])
+    random = np.random.default_rng([seed % 2**63, half])  # numpy takes no negative seeds
     head_counts = [site.n_heads for site in loaded.sites]
     n_heads = sum(head_counts)
     observer = _Observer(visit, first_heads=np.cumsum([0, *head_counts]))
@@ -165,7 +168,7 @@ def _read(
         loaded.sites,
         [observer],
         unmeasured_sites=loaded.unmeasured_sites,
-        # What is made of a chunk, in float64, is several times as large as its patterns.
+        # A LayerChunk, in float64, is several times as large as the patterns that it is made of.
         chunk_entries=CHUNK_ENTRIES // 4,
     )
     with routed(loaded.model, router), watch_inputs(loaded.sites, observer.see):
@@ -182,12 +185,12 @@ def _read(
 
 @dataclass(frozen=True)
 class Sums:
-    """What both halves of the corpus gave."""
+    """What the two halves of the corpus gave: the R^2 of every head, and of how many sentences."""
 
     tokens: int  # Tokens of words that the maps were fitted on
     fitted_on: int  # Sentences of the first half
     judged_on: int  # Sentences of the second half
-    r2: dict[str, Clustered]  # Of the maps on the second half, by target: one number a head
+    r2: dict[str, Clustered]  # On the second half, by name of the R^2: a number for each head
 
 
 def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
@@ -198,11 +201,11 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
         layer_seed = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
         layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), layer_seed)))
 
-    def add(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+    def add(batch: Batch, activations: Activations, heads: slice, x: Tensor) -> None:
         """Add a chunk to the sums of its layer."""
-        layer = layers[site.row]
-        folds = reader.folds(batch.sentences[site.rows])
-        layer.update(LayerChunk(site, x, batch.words, layer.spaces), folds)
+        layer = layers[activations.row]
+        folds = reader.folds(batch.sentences[activations.rows])
+        layer.update(LayerChunk(activations, x, batch.words, layer.spaces), folds)
 
     tokens = 0
     fitted_on = 0
@@ -216,18 +219,18 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
             "tokenizer makes no piece of its words."
         )
 
-    # The maps; the sums of a layer are dropped as soon as its maps are fitted
+    # The maps of each layer, whose sums are dropped at once
     maps: list[LayerMaps] = []
     while layers:
         maps.append(layers.pop(0).solve())
         release_memory()
 
-    # The second half: their errors
-    def judge(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+    # The second half: errors of the maps
+    def judge(batch: Batch, activations: Activations, heads: slice, x: Tensor) -> None:
         """Write the errors of a layer's maps on a chunk into the batch."""
-        layer = maps[site.row]
-        chunk = LayerChunk(site, x, batch.words, layer.spaces)
-        batch.errors[site.rows, ..., heads] = layer.errors(chunk).cpu()
+        layer_maps = maps[activations.row]
+        chunk = LayerChunk(activations, x, batch.words, layer_maps.spaces)
+        batch.errors[activations.rows, ..., heads] = layer_maps.errors(chunk).cpu()
 
     n_heads = sum(site.n_heads for site in loaded.sites)
     nothing = torch.zeros(0, *ERRORS, n_heads)  # there may be no second half

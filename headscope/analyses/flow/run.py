@@ -1,4 +1,10 @@
-"""``headscope flow``: how much of what heads read they pass on."""
+"""``headscope flow``: how much of what heads read they pass on.
+
+Two things are measured: how well linear maps recover what a head read from its output z
+(:mod:`~headscope.analyses.flow.passes`), and the spectra of W_V and W_V W_O, whose effective rank
+says how many of d_head dimensions a head uses. :func:`run` is the whole command; its helpers follow
+in the order of use.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +54,8 @@ TOKENS_PER_PREDICTOR = 20
 #: Where random weights clearly explain less than this, the maps overfit.
 COLLAPSED = -0.05
 
-R2 = Mapping[str, Clustered]  # By target, of every head.
+#: R^2 by its name, as in ``TARGETS``: a number for each head, with what each sentence adds to it.
+R2 = Mapping[str, Clustered]
 
 
 def run(model: Model, options: FlowOptions) -> FlowResult:
@@ -61,9 +68,8 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
     corpus = corpus_for(opened, corpus).sources
-    (stack,) = stacks_for(
-        opened, None, pairs=False
-    )  # of an encoder-decoder its encoder, by default
+    # One stack is measured: of an encoder-decoder model its encoder.
+    (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, options.validate)
     loaded = opened.with_all_stacks.only(stack)
 
@@ -129,10 +135,10 @@ def _sentences(reader: Reader, sums: Sums) -> FlowSentences:
 
 
 def not_measured(tokens: int, sentences: int, width: int, random: R2 | None) -> dict[str, str]:
-    """Say which R^2 the text is too short for, and why.
+    """Say which R^2 the text is too short for: name and reason.
 
     The maps were fitted on the ``tokens`` of half of the ``sentences``; ``width`` is the largest
-    d_head.
+    d_head; ``random`` are the R^2 with random weights, where these were measured.
     """
     needed = TOKENS_PER_PREDICTOR * width
     if tokens < needed:
@@ -154,11 +160,12 @@ def not_measured(tokens: int, sentences: int, width: int, random: R2 | None) -> 
 
 # --- spectra --------------------------------------------------------------------------------------
 
-Spectra = Mapping[str, Sequence[MatrixRank]]  # By matrix, ``w_v`` and ``ov``: one entry a head.
+#: Singular values and ranks of the matrices ``w_v`` and ``ov`` of a layer: one entry for each head.
+Spectra = Mapping[str, Sequence[MatrixRank]]
 
 
 def _spectra(factors: Factors) -> Spectra:
-    """Read W_V, and W_V W_O, of every head of a layer."""
+    """Take the spectra of W_V, and of W_V W_O, of every head of a layer."""
     if not factors.n_heads:
         return {"w_v": [], "ov": []}
     d_v = factors.W_V.shape[-1]
@@ -181,7 +188,7 @@ def _gaussian_controls(loaded: LoadedModel, seeds: Iterable[int]) -> tuple[Value
 
 
 def _controls(layers: Iterable[Spectra]) -> tuple[ValueControl, ...]:
-    """Average the heads of random layers, for every width of their values."""
+    """Average the heads of random layers, for every width d_v of their values."""
     w_v: dict[int, list[MatrixRank]] = {}
     ov: dict[int, list[MatrixRank]] = {}
     for spectra in layers:
@@ -235,11 +242,12 @@ def _gap(r2: Clustered, random: Clustered) -> Estimate:
     known = np.isfinite(gap.value)
     if known.sum() < 2:
         return Estimate(gap.mean().estimate().value)
-    by_sentence = gap.value + gap.influence  # (sentences, heads): the mean over rows is the gap
+    # (sentences, heads): values of single sentences, whose mean is the gap of each head
+    by_sentence = gap.value + gap.influence
     return crossed_mean(by_sentence[:, known]).estimate()
 
 
 def _control(r2: R2, random: Sums, seed: int) -> FlowControl:
-    """Compare the means of the model's heads with random weights, sentence by sentence."""
+    """Compare the mean of the model's heads with each head of random weights."""
     gain = {target: _gap(r2[target].mean(), heads_r2) for target, heads_r2 in random.r2.items()}
     return FlowControl(seed=seed, recovery=_mean_recovery(random.r2), gain=Recovery(**gain))

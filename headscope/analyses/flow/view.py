@@ -15,7 +15,8 @@ from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
-#: What each R^2 is of, its colour, and its title in the table of layers.
+#: For each R^2: what it says is recovered, its colour, and its column in the table of layers (empty
+#: if it has none).
 TARGETS = {
     "whole": ("all that is read", b.BLACK, "all read"),
     "directions": ("all that is read, from random directions", b.GREY, "random"),
@@ -61,16 +62,21 @@ percent = partial(number, share=True)
 
 
 def _r2(recovery: Recovery, target: str) -> float | None:
-    """Return the R^2 of a target, None where it was not measured."""
+    """Return the R^2 of this name; None where it was not measured."""
     value: float | None = getattr(recovery, target).value
     return value
 
 
-def _width_of(result: FlowResult, control: str, matrix: str = "w_v") -> float | None:
-    """Return the effective rank over d_head of a control, mean over its shapes."""
-    shapes = result.spectra.get(control, ())
-    ranks = ((getattr(shape, matrix).effective_rank, shape.d_head) for shape in shapes)
-    return mean_of(None if rank is None else rank / width for rank, width in ranks)
+def _control_width(result: FlowResult, control: str, matrix: str = "w_v") -> float | None:
+    """Return the effective rank over d_head of a control, mean over its shapes.
+
+    ``control`` is ``gaussian`` or ``fresh``, ``matrix`` is ``w_v`` or ``ov``.
+    """
+    widths: list[float | None] = []
+    for shape in result.spectra.get(control, ()):
+        rank = getattr(shape, matrix).effective_rank
+        widths.append(None if rank is None else rank / shape.d_head)
+    return mean_of(widths)
 
 
 # --- sentences ------------------------------------------------------------------------------------
@@ -103,7 +109,7 @@ def _width(result: FlowResult) -> str:
     n_wide = sum(width > _WIDE for width in widths)
     controls = []
     for control, name in (("gaussian", "Gaussian entries"), ("fresh", "untrained")):
-        width = _width_of(result, control)
+        width = _control_width(result, control)
         if width is not None:
             controls.append(f"{name} {width:.2f}")
     return (
@@ -157,8 +163,8 @@ def _layers(result: FlowResult) -> b.Table:
         rows.append((name, mean_of(head.wide() for head in heads), *r2))
     if result.control is not None:
         r2 = [_r2(result.control.recovery, target) for target in _COLUMNS]
-        rows.append(("random weights", _width_of(result, "fresh"), *r2))
-    rows.append(("chance", _width_of(result, "gaussian"), *[None for _ in _COLUMNS]))
+        rows.append(("random weights", _control_width(result, "fresh"), *r2))
+    rows.append(("chance", _control_width(result, "gaussian"), *[None for _ in _COLUMNS]))
     titles = ("W_V width", *_COLUMNS.values())
     numbers: list[b.Column] = [(title, i, 2) for i, title in enumerate(titles, start=1)]
     return b.Table([("layer", 0, str), *numbers], rows)
@@ -171,7 +177,7 @@ def _figure(result: FlowResult) -> b.Chart:
     middle = (len(TARGETS) - 1) / 2
     lines = []
     for i, (target, (name, colour, _)) in enumerate(TARGETS.items()):
-        x = [head.layer + 0.1 * (i - middle) for head in result.heads]
+        x = [head.layer + 0.1 * (i - middle) for head in result.heads]  # dots side by side
         values = [_r2(head.recovery, target) for head in result.heads]
         lines.append(b.Series("", x, values, "points", colour, "."))
         means = [mean_of(_r2(head.recovery, target) for head in heads) for heads in by_layer]
@@ -211,8 +217,8 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
     """Yield what a head's card says, with the controls."""
     widths = []
     for matrix in ("w_v", "ov"):
-        of_random = _width_of(result, "gaussian", matrix)
-        widths.append(f"{decimal(head.wide(matrix), 2)} ({decimal(of_random, 2)})")
+        gaussian = _control_width(result, "gaussian", matrix)
+        widths.append(f"{decimal(head.wide(matrix), 2)} ({decimal(gaussian, 2)})")
     yield "Width of W_V, W_V W_O", f"{', '.join(widths)} of d_head (Gaussian)"
     r2 = head.recovery
     yield (
@@ -229,18 +235,19 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
 
 def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     """Yield what z holds of what was read and of the attended word."""
-    for name, target, control, random in (
-        ("whole", "what a head reads", "random directions", "directions"),
-        ("value", "the attended word's state", "Gaussian W_V", "gaussian"),
-    ):
-        mean: Estimate = getattr(result.recovery, name)
-        chance = percent(getattr(result.recovery, random))
-        yield KeyNumber(
-            f"share of {target} that z recovers, mean of heads",
-            percent(mean),
-            f"{control} {chance}{_random_weights(result, name)}",
-            mean,
-        )
+    mean = result.recovery
+    yield KeyNumber(
+        "share of what a head reads that z recovers, mean of heads",
+        percent(mean.whole),
+        f"random directions {percent(mean.directions)}{_random_weights(result, 'whole')}",
+        mean.whole,
+    )
+    yield KeyNumber(
+        "share of the attended word's state that z recovers, mean of heads",
+        percent(mean.value),
+        f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}",
+        mean.value,
+    )
 
 
 VIEW = view(
