@@ -22,7 +22,7 @@ from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS, finite, t_half_width
 
-#: The variants of the layers: name, column of the table, colour.
+#: The variants of the layers, by their names in the result: title, column of the table, colour.
 VARIANTS = {
     "full": ("full model", "full model", b.BLACK),
     "full-without-layernorm": ("full, LayerNorm off", "no LayerNorm", b.PURPLE),
@@ -30,7 +30,7 @@ VARIANTS = {
     "attention+ffn": ("attention + FFN", "+ FFN", b.ORANGE),
     "attention": ("attention only", "attention", b.VERMILION),
 }
-#: The parts of a layer: name, column of the table, colour.
+#: The parts of a layer, by their names in the result: title, column of the table, colour.
 PARTS = {
     "skip": ("the skip connection", "skip", b.BLUE),
     "ffn": ("the feed-forward network", "FFN", b.ORANGE),
@@ -84,19 +84,19 @@ def _protected_table(result: DepthResult, way: str) -> b.Table:
             # As wide as a share with its interval, so that the columns of both tables align
             cells[f"{column:>15}"] = functools.partial(_share, protection.part, way)
     title = f"Share of the full model's ratio {WAYS[way]}, +-95%"
-    return _table(title, result, cells, first=1)
+    return _table(title, result, cells, first_point=1)
 
 
 def _table(
     title: str,
     result: DepthResult,
     cells: Mapping[str, Callable[[DepthCurves, int], str]],
-    first: int = 0,
+    first_point: int = 0,
 ) -> b.Table:
-    """Make a table with a row per point, and one for the last point of random weights.
+    """Make a table with a row for each point, and one for the last point of random weights.
 
-    ``cells`` writes a cell of each column from the curves and a point; ``first`` is the first of
-    the points.
+    Points are the embeddings (0) and the layers. ``cells`` has for each column the function that
+    writes a cell from the curves and a point.
     """
 
     def row(name: str, curves: DepthCurves, point: int) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _table(
         return (name, *(cell(curves, point) for cell in cells.values()))
 
     points = _points(result)
-    rows = [row(points[point], result, point) for point in range(first, len(points))]
+    rows = [row(points[point], result, point) for point in range(first_point, len(points))]
     if result.control is not None:
         rows.append(row("random weights", result.control, -1))
     columns: list[b.Column] = [(name, i, str) for i, name in enumerate(("after layer", *cells))]
@@ -118,11 +118,11 @@ def _points(result: DepthResult) -> list[str]:
 
 
 def _ratio(name: str, curves: DepthCurves, point: int) -> str:
-    """Write a ratio and its spread; one too small for three digits stands without."""
+    """Write a ratio and its standard deviation; one too small for three digits stands alone."""
     text = ratio_text(curves.variants[name][point])
     has_exponent = "e" in text
-    spread = None if has_exponent else curves.std[name][point]
-    return plus_minus(text, spread, ".2f").replace("+-0.", "+-.")
+    std = None if has_exponent else curves.std[name][point]
+    return plus_minus(text, std, ".2f").replace("+-0.", "+-.")  # a narrow column
 
 
 def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
@@ -139,12 +139,16 @@ def _ratios(result: DepthResult) -> b.Chart:
     """Draw ratios by layer: a line and a band of one deviation per variant; control dashed."""
     series = []
     for name, (title, _, colour) in VARIANTS.items():
-        mean = result.variants[name]
-        x = range(len(result.variants[name]))
-        spread = [(m or 0.0, s or 0.0) for m, s in zip(mean, result.std[name], strict=True)]
-        # No ratio lies below zero: where the spread would, only its upper half is drawn.
-        band = [(m - s if s < m else m, m + s) for m, s in spread]
-        series.append(b.Series(title, x, mean, colour=colour, band=band))
+        means = result.variants[name]
+        band = []
+        for mean, std in zip(means, result.std[name], strict=True):
+            middle = mean or 0.0
+            deviation = std or 0.0
+            # No ratio lies below zero: where the band would, only its upper half is drawn.
+            low = middle - deviation if deviation < middle else middle
+            band.append((low, middle + deviation))
+        x = range(len(means))
+        series.append(b.Series(title, x, means, colour=colour, band=band))
         if result.control is not None:
             random = "random weights" if name == "full" else ""
             curve = result.control.variants[name]
@@ -169,8 +173,8 @@ def _protected(result: DepthResult) -> b.Panels:
         series = []
         for i, (layer_part, (name, _, colour)) in enumerate(PARTS.items()):
             p = result.protection(layer_part, way)
-            x = [point + 0.1 * (i - 1) for point in range(len(p.mean))]
-            y = [Estimate(*row) for row in zip(p.mean, p.low, p.high, strict=True)]
+            x = [point + 0.1 * (i - 1) for point in range(len(p.mean))]  # dots side by side
+            y = [Estimate(*numbers) for numbers in zip(p.mean, p.low, p.high, strict=True)]
             series.append(b.Series(name.removeprefix("the "), x, y, colour=colour))
             if result.control is not None:
                 random = "random weights" if layer_part == "skip" else ""
@@ -275,10 +279,10 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
     for name in ("attention", "full"):
         std = result.std[name][-1]
         windows = result.sequences
-        half = None
+        half_width = None
         if std is not None:
-            half = finite(float(t_half_width(std / math.sqrt(windows), windows)))
-        ratio = Estimate.around(result.variants[name][-1], half)
+            half_width = finite(float(t_half_width(std / math.sqrt(windows), windows)))
+        ratio = Estimate.around(result.variants[name][-1], half_width)
         text = ratio_text(ratio.value)
         if ratio.interval is not None:
             text += f" [{', '.join(map(ratio_text, ratio.interval))}]"
