@@ -106,20 +106,23 @@ class Answers:
         read_together = len(rows) < len(texts)
         shown_texts = [" / ".join(texts)] if read_together else texts
         laid_out = map(self._lay_out, shown_texts, outputs.rows, outputs.patterns)
-        n_sets = max(len(gates) - 2, 0)
+        n_sets = max(
+            len(gates) - 2, 0
+        )  # the other two are the full model and the one with heads off
+        lacks_sets = len(off) > 0 and n_sets == 0
         return {
             "answers": outputs.answers,
             "texts": list(laid_out),
             "off": len(set(off)),
             "sets": n_sets,
-            "note": "" if n_sets or not off else NO_SETS,
+            "note": NO_SETS if lacks_sets else "",
             "heads": len(self._head_indices),
         }
 
     def _read_texts(self, rows: list[Row], gates: Tensor) -> _Outputs:
         """Let every model read the texts."""
         n_models = len(gates)
-        first_shown = len(rows) * _shown_model(n_models)
+        first_shown = len(rows) * _off_model(n_models)
         batch = padded(rows * n_models, self.model.pad_id, self.model.device)
         gates_of_rows = gates.repeat_interleave(len(rows), dim=0)
         hidden, logits, patterns = self._run(batch, gates_of_rows, first_shown, rows)
@@ -131,23 +134,27 @@ class Answers:
 
         Those that write are the full one, the one with heads off, and one with a random set off.
         """
+        n_models = len(gates)
         written = self._write(rows, gates[:3], ends)
 
         # Every model reads each text with what the full model wrote.
         written_by_full = written[0]
         pairs = list(map(self._pair, rows, written_by_full, repeat(ends)))
-        pairs_of_models = pairs * len(gates)
+        pairs_of_models = pairs * n_models
 
         # The shown model stands in the batch once more, and reads what it wrote itself.
-        shown_model = _shown_model(len(gates))
+        shown_model = _off_model(n_models)
         shown: list[Row] = list(map(self._pair, rows, written[shown_model], repeat(ends)))
         all_gates = torch.cat([gates, gates[shown_model][None]])
 
         batch = padded([*pairs_of_models, *shown], self.model.pad_id, self.model.device)
         gates_of_rows = all_gates.repeat_interleave(len(rows), dim=0)
-        _, logits, patterns = self._run(batch, gates_of_rows, len(pairs_of_models), shown)
+        first_shown = len(pairs_of_models)
+        _, logits, patterns = self._run(batch, gates_of_rows, first_shown, shown)
         assert logits is not None
-        answers = list(self._written_answers(pairs, written, wide(logits)))
+        logits_of_pairs = wide(logits[:first_shown])
+        by_model = logits_of_pairs.reshape(n_models, len(rows), *logits.shape[1:])
+        answers = list(self._written_answers(pairs, written, by_model))
         return _Outputs(answers, shown, patterns)
 
     def _run(
@@ -353,33 +360,31 @@ class Answers:
         """Yield what was written for each text, and how likely what the full model wrote is.
 
         ``pairs`` are the texts with what the full model wrote; ``written[model][text]`` are the
-        token ids of up to three models; ``logits`` (rows, pos, vocabulary) are of a batch that
-        begins with all pairs as the first model reads them, then as the second does, and so on.
+        token ids of up to three models; ``logits`` are (models, texts, pos, vocabulary).
         """
         log_probabilities = F.log_softmax(logits, dim=-1)
-        n_texts = len(pairs)
-        n_models = len(logits) // n_texts - 1  # the shown model stands there once more, at the end
-        for text, pair in enumerate(pairs):
-            name = "" if n_texts == 1 else ("first: ", "second: ")[text]
-            texts = [self._decoded(by_text[text]) for by_text in written]
+        names = ("first: ", "second: ")
+        for i, pair in enumerate(pairs):
+            name = "" if len(pairs) == 1 else names[i]
+            texts = [self._decoded(of_texts[i]) for of_texts in written]
             full = texts[0]
-            off = texts[_shown_model(len(texts))]
+            off = texts[_off_model(len(texts))]
             random = texts[2] if len(texts) > 2 else ""
             yield _answer(f"{name}written", full, off, random)
 
-            likely: list[float] = []  # By model: geometric mean of the tokens' probabilities
-            for model in range(n_models):
-                row = model * n_texts + text
-                of_labels = log_probabilities[row, range(len(pair.labels)), pair.labels]
-                likely.append(float(of_labels.mean().exp()))
-            yield _numbers(f"{name}the whole model's text, probability of a token", likely)
+            n_labels = len(pair.labels)
+            of_labels = log_probabilities[:, i, range(n_labels), pair.labels]  # [models, n_labels]
+            geometric_means = of_labels.mean(dim=-1).exp()  # of the tokens' probabilities
+            yield _numbers(
+                f"{name}the whole model's text, probability of a token", geometric_means.tolist()
+            )
 
     def _decoded(self, ids: Written) -> str:
         """Return token ids as text, without special tokens."""
         return visible(self.model.tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def _shown_model(n_models: int) -> int:
+def _off_model(n_models: int) -> int:
     """Return the index of the model with heads off; of the full one, 0, if no head is off."""
     return 1 if n_models > 1 else 0
 
@@ -410,7 +415,7 @@ def _answer(name: str, full: str, off: str, random: str) -> Answer:
 def _numbers(name: str, values: Sequence[float]) -> Answer:
     """Make an answer of numbers, one for each model: full, heads off, and random sets."""
     full = values[0]
-    off = values[_shown_model(len(values))]
+    off = values[_off_model(len(values))]
     random_values = values[2:]
     random = f"{min(random_values):.3f} to {max(random_values):.3f}" if random_values else ""
     return _answer(name, f"{full:.3f}", f"{off:.3f}", random)

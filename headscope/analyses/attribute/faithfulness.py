@@ -76,7 +76,7 @@ def judge_rankings(
     same = ranking_examples == judging_examples
 
     # The change from all heads at their mean to the whole model
-    versions = [Versions(loaded, example) for example in examples]
+    versions = [Versions(loaded, example) for example in examples]  # runs each without any heads
     whole_outputs = np.array([version.output for version in versions])
     ablated_outputs = np.array([version.outputs([heads], means)[0] for version in versions])
     change = whole_outputs - ablated_outputs
@@ -111,7 +111,7 @@ def judge_rankings(
         brought_back[n_done] = direction[i] * (outputs - ablated_outputs[i])
         progress("rankings judged", n_done + 1, len(judging_examples))
 
-    # Their curves and areas
+    # Curves and areas of that
     curves = _Curves(
         kept_counts=kept_counts,
         n_heads=len(heads),

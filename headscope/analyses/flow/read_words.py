@@ -132,8 +132,9 @@ class LayerChunk:
 
         # M of each target, (heads, rows, pos, pos); a random word is the same for all heads
         self.pattern = exact(activations.pattern).transpose(0, 1).contiguous()
-        # No weight is below 0, so the largest one is at a word.
-        weights_of_words = activations.pattern.masked_fill(~content[:, None, None, :], -1.0)
+        # Weights are at least 0, so that with -1 elsewhere the largest one is at a word.
+        no_word = ~content[:, None, None, :]  # (rows, 1, 1, key_pos)
+        weights_of_words = activations.pattern.masked_fill(no_word, -1.0)
         _, top = first_largest(weights_of_words)  # (rows, heads, pos)
         self.top = self._one_hot(top.transpose(0, 1))
         self.other = self._one_hot(words.other[self.rows])

@@ -7,7 +7,7 @@ judged by R^2 on the other half. G is a Gaussian matrix of the shape of W_V, ano
 head; U and V have orthonormal columns that span those of W_V and of G::
 
     name              map                the target
-    whole             z   -> a           all d_model dimensions of the mixture
+    whole             z   -> a           the mixture, all of its d_model dimensions
     directions        a G -> a           the same
     token             z   -> x_top       the state of the word that gets the largest weight
     token_directions  a G -> x_top       the same
@@ -20,8 +20,8 @@ head does. None of the seven is 1 by construction: z has d_head numbers and ``a`
 of the states that z mixes only one is asked for.
 
 Every target is a mixture of states, ``t_i = sum_j M_ij x_j`` with M the pattern or a single 1 in
-each row. So the *wide* targets, those of d_model dimensions, are never written out query by query
-and head by head:
+each row. So the *wide* targets, those of d_model dimensions (d_in in shapes), are never written out
+query by query and head by head:
 
 * a sum for fitting is ``sum_i p_i t_i^T = sum_j (sum_i M_ij p_i) x_j^T``, one product with the
   layer's states for all heads and predictors p;
@@ -84,13 +84,13 @@ _TINY = torch.finfo(torch.float64).tiny
 class LayerSums:
     """Sums over words that the ridge maps of one layer are fitted from.
 
-    Each word has a row of numbers for each head and predictor::
+    Each word has a line of numbers for each head and predictor::
 
         1 | predictor | mixture | top word | top word as read | random word as read
         1 | d_v       | sketch  | sketch   | d_v              | d_v                   numbers
 
     and the products of its first 1 + d_v numbers with all of them are added up, fold by fold of a
-    cross-validation that chooses the penalties. In the row a wide target is projected on a few
+    cross-validation that chooses the penalties. In this line a wide target is projected on a few
     random directions, the sketch; its full products are added up once, over all folds.
     """
 
@@ -102,33 +102,33 @@ class LayerSums:
         widths = (d_sketch, d_sketch, d_v, d_v)
         bounds = np.cumsum([1 + d_v, *widths]).tolist()
         n_columns = bounds[-1]
-        #: Which numbers of a row each target has
+        #: Which columns of the line each target has
         self._target_columns = [slice(start, stop) for start, stop in pairwise(bounds)]
-        #: (folds, predictors, n_heads, 1 + d_v, columns): products of (1, predictor) with a row
+        #: (folds, predictors, n_heads, 1 + d_v, columns): products of (1, predictor) with the line
         self._products = torch.zeros(FOLDS, 2, n_heads, 1 + d_v, n_columns, dtype=torch.float64)
-        #: (folds, predictors, n_heads, targets): squared lengths of the targets in the row
+        #: (folds, predictors, n_heads, targets): squared lengths of the targets in the line
         self._squares = torch.zeros(FOLDS, 2, n_heads, len(widths), dtype=torch.float64)
         #: (wide targets, predictors, n_heads, 1 + d_v, d_in): products with whole wide targets
         self._wide_products = torch.zeros(2, 2, n_heads, 1 + d_v, d_in, dtype=torch.float64)
 
     def update(self, chunk: LayerChunk, folds: Tensor) -> None:
         """Add the words of a chunk; ``folds`` (rows,) is the fold of each of its sentences."""
-        # The rows of numbers, each part (2, heads, tokens, width); zeros where no word is
+        # The lines of numbers, each part (2, heads, tokens, width); zeros where no word is
         x = chunk.x
         is_word = chunk.is_word[:, None]
         predictors = F.pad(chunk.predictors, [1, 0], value=1.0) * is_word  # (1, predictor)
         sketched = x @ self.spaces.sketch.to(x)
         wide_targets = [chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide_mixtures]
         targets = [target * is_word for target in (*wide_targets, *chunk.narrow_targets)]
-        row_parts = (predictors, *targets)
+        line_parts = (predictors, *targets)
 
         # Their products and squares, fold by fold
         squares = torch.stack([target.square().sum(-1) for target in targets], -1)
         fold_of_token = folds.repeat_interleave(chunk.sizes[1])
         for fold in set(folds.tolist()):
             in_fold = (fold_of_token == fold).nonzero()[:, 0].to(x.device)
-            rows = torch.cat([part[:, :, in_fold] for part in row_parts], -1)
-            products = rows[..., : 1 + self._d_v].mT @ rows
+            lines = torch.cat([part[:, :, in_fold] for part in line_parts], -1)
+            products = lines[..., : 1 + self._d_v].mT @ lines
             self._products[fold, :, chunk.heads] += products.cpu()
             self._squares[fold, :, chunk.heads] += squares[:, :, in_fold].sum(2).cpu()
 
