@@ -66,7 +66,7 @@ def calibration_rows(
     the ``data``.
     """
     source = _calibration_source(kind, options, data)
-    measured_texts = data or Examples("texts", "", first=tuple(texts))
+    measured_texts = Examples("texts", "", first=tuple(texts)) if data is None else data
     unshared = without_shared(source, measured_texts)
     generates = kind == "target" and source.second is None
     most = GENERATED if generates else TEXTS

@@ -64,22 +64,23 @@ class Versions:
         outputs = np.full(len(removed), self.output)  # what holds for a set without heads
         # Sets that change the model from the same layer on run together.
         first_layers = {i: self._first_layer(heads) for i, heads in enumerate(removed) if heads}
-        order = sorted(first_layers, key=lambda i: self._layers_before(first_layers[i]))
+        earliest_first = sorted(first_layers, key=lambda i: self._layers_before(first_layers[i]))
         size = self._at_once
-        for start in range(0, len(order), size):
-            batch = order[start : start + size]
-            head_sets = [removed[i] for i in batch]
-            earliest_layer = first_layers[batch[0]]
-            if len(order) > size:
-                # All batches have one size, since matrix products are compiled for each shape.
-                head_sets += head_sets[-1:] * (size - len(batch))
+        for start in range(0, len(earliest_first), size):
+            indices = earliest_first[start : start + size]
+            head_sets = [removed[i] for i in indices]
+            earliest_layer = first_layers[indices[0]]
+            if len(earliest_first) > size:
+                # All batches have one size, since matrix products are compiled for each shape: the
+                # last set stands several times in a batch that would be smaller.
+                head_sets += head_sets[-1:] * (size - len(indices))
             by_text = [
                 self._run(text, head_sets, recorded, earliest_layer, text_means)
                 for text, recorded, text_means in zip(texts, self._recorded, means, strict=True)
             ]
             vectors_of_sets = torch.stack(by_text, 1)  # (sets, texts, d)
             values = exact(value_of(self._example, vectors_of_sets))
-            outputs[batch] = values[: len(batch)].cpu().numpy()
+            outputs[indices] = values[: len(indices)].cpu().numpy()
         return outputs
 
     def _first_layer(self, heads: HeadSet) -> int:
