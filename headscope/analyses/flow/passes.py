@@ -1,7 +1,9 @@
 """Two passes over a corpus: maps are fitted on the first half and judged on the second.
 
 :func:`measure` at the end makes them. A :class:`Reader` deals sentences to the halves, and
-:func:`_read` shows every layer of a pass, chunk by chunk, to a function that sums what it needs.
+:func:`_read` runs the model over a half and shows every layer, chunk by chunk, to a function: one
+that adds to the sums that maps are fitted from (``LayerSums``), then one that writes down the
+errors of the maps (``LayerMaps``).
 """
 
 from __future__ import annotations
@@ -184,7 +186,7 @@ def _read(
 
 
 @dataclass(frozen=True)
-class Sums:
+class TwoHalves:
     """What the two halves of the corpus gave: the R^2 of every head, and of how many sentences."""
 
     tokens: int  # Tokens of words that the maps were fitted on
@@ -193,19 +195,19 @@ class Sums:
     r2: dict[str, Clustered]  # On the second half, by name of the R^2: a number for each head
 
 
-def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
+def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> TwoHalves:
     """Run a model over both halves: fit the maps on the first, judge them on the second."""
     # The first half: sums of products
-    layers: list[LayerSums] = []
+    layer_sums: list[LayerSums] = []
     for site in loaded.sites:  # each layer has different random directions
         layer_seed = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
-        layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), layer_seed)))
+        layer_sums.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), layer_seed)))
 
     def add(batch: Batch, activations: Activations, heads: slice, x: Tensor) -> None:
         """Add a chunk to the sums of its layer."""
-        layer = layers[activations.row]
+        sums = layer_sums[activations.row]
         folds = reader.folds(batch.sentences[activations.rows])
-        layer.update(LayerChunk(activations, x, batch.words, layer.spaces), folds)
+        sums.update(LayerChunk(activations, x, batch.words, sums.spaces), folds)
 
     tokens = 0
     fitted_on = 0
@@ -221,8 +223,8 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
 
     # The maps of each layer, whose sums are dropped at once
     maps: list[LayerMaps] = []
-    while layers:
-        maps.append(layers.pop(0).solve())
+    while layer_sums:
+        maps.append(layer_sums.pop(0).solve())
         release_memory()
 
     # The second half: errors of the maps
@@ -239,4 +241,9 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
     maps.clear()
     release_memory()
     judged = torch.cat(errors).numpy()
-    return Sums(tokens, fitted_on, len(judged), explained(judged))
+    return TwoHalves(
+        tokens=tokens,
+        fitted_on=fitted_on,
+        judged_on=len(judged),
+        r2=explained(judged),
+    )

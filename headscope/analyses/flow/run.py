@@ -18,7 +18,7 @@ import torch
 from headscope.analyses.classify.corpus_batches import stacks_for
 from headscope.analyses.flow import SENTENCES, FlowOptions
 from headscope.analyses.flow.clustered import Clustered
-from headscope.analyses.flow.passes import Reader, Sums, measure
+from headscope.analyses.flow.passes import Reader, TwoHalves, measure
 from headscope.analyses.flow.recovery import TARGETS
 from headscope.analyses.flow.result import (
     FlowControl,
@@ -76,33 +76,40 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     # The model: maps, and the spectra of its heads
     n_sentences = corpus.n_sentences
     if not options.full:
-        n_sentences = min(n_sentences, options.limit or SENTENCES)
-    reader = Reader(loaded, corpus, n_sentences, options.limit is None, options.tell)
-    sums = measure(reader, loaded, seed, "model")
-    sentences = _sentences(reader, sums)
+        limit = SENTENCES if options.limit is None else options.limit
+        n_sentences = min(n_sentences, limit)
+    reader = Reader(
+        loaded=loaded,
+        corpus=corpus,
+        n_sentences=n_sentences,
+        spread=options.limit is None,
+        progress=options.tell,
+    )
+    halves = measure(reader, loaded, seed, "model")
+    sentences = _sentences(reader, halves)
     widths = [site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads]
     layer_spectra = [_spectra(layer_factors(site.weights())) for site in loaded.sites]
     spectra = {"gaussian": _gaussian_controls(loaded, range(seed, seed + options.control_seeds))}
     origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
 
     # Random weights
-    random = None
+    random_halves = None
     if options.control:
         twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
-        random = measure(reader, twin, seed, "control")
+        random_halves = measure(reader, twin, seed, "control")
         twin_factors = (layer_factors(site.weights()) for site in twin.sites if site.n_heads)
         spectra["fresh"] = _controls(map(_spectra, twin_factors))
 
     # The result, without what the text is too short for
     missing = not_measured(
-        tokens=sums.tokens,
+        tokens=halves.tokens,
         sentences=2 * sentences.chosen_on,
         width=max(widths, default=0),
-        random=None if random is None else random.r2,
+        random=None if random_halves is None else random_halves.r2,
     )
     r2 = {
-        target: heads_r2.unknown() if target in missing else heads_r2
-        for target, heads_r2 in sums.r2.items()
+        name: heads_r2.unknown() if name in missing else heads_r2
+        for name, heads_r2 in halves.r2.items()
     }
     return FlowResult(
         schema=SCHEMA,
@@ -113,23 +120,23 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         spectra=spectra,
         recovery=_mean_recovery(r2),
         over_directions=_gap(r2["whole"], r2["directions"]),
-        control=None if random is None else _control(r2, random, seed),
+        control=None if random_halves is None else _control(r2, random_halves.r2, seed),
         over_gaussian=_gap(r2["value"], r2["gaussian"]),
         token_over_directions=_gap(r2["token"], r2["token_directions"]),
         not_measured=missing,
     )
 
 
-def _sentences(reader: Reader, sums: Sums) -> FlowSentences:
+def _sentences(reader: Reader, halves: TwoHalves) -> FlowSentences:
     """Say what the model read, and what was left out."""
     return FlowSentences(
         name=reader.corpus.name,
-        chosen_on=sums.fitted_on,
-        measured_on=sums.judged_on,
+        chosen_on=halves.fitted_on,
+        measured_on=halves.judged_on,
         repeated=reader.repeated,
         skipped=reader.skipped,
         note=reader.corpus.note,
-        tokens=sums.tokens,
+        tokens=halves.tokens,
         words_left_out=reader.left_out,
     )
 
@@ -150,12 +157,14 @@ def not_measured(tokens: int, sentences: int, width: int, random: R2 | None) -> 
         return dict.fromkeys(TARGETS, reason)
     if random is None:
         return {}
-    return {
-        target: f"with random weights it is {r2.value:.2f}, surely below {COLLAPSED}: the maps "
-        "follow what they were fitted on; give more sentences"
-        for target, r2 in vars(_mean_recovery(random)).items()
-        if r2.high is not None and r2.high < COLLAPSED
-    }
+    reasons = {}
+    for name, mean in vars(_mean_recovery(random)).items():  # in the order of its fields
+        if mean.high is not None and mean.high < COLLAPSED:
+            reasons[name] = (
+                f"with random weights it is {mean.value:.2f}, surely below {COLLAPSED}: the maps "
+                "follow what they were fitted on; give more sentences"
+            )
+    return reasons
 
 
 # --- spectra --------------------------------------------------------------------------------------
@@ -205,13 +214,13 @@ def _heads(
     sites: Sequence[AttentionSite], layer_spectra: Sequence[Spectra], r2: R2
 ) -> tuple[HeadFlow, ...]:
     """Make the result row of every head, in the order of layer and head."""
-    estimates = {target: heads_r2.estimates() for target, heads_r2 in r2.items()}
+    estimates = {name: heads_r2.estimates() for name, heads_r2 in r2.items()}
     rows: list[HeadFlow] = []
     for site, spectra in zip(sites, layer_spectra, strict=True):
         for i, head in enumerate(site.head_ids):
             w_v = spectra["w_v"][i]
             number = len(rows)  # of this head among all
-            recovery = {target: heads_r2[number] for target, heads_r2 in estimates.items()}
+            recovery = {name: heads_r2[number] for name, heads_r2 in estimates.items()}
             row = HeadFlow(
                 layer=site.layer,
                 head=head,
@@ -229,16 +238,16 @@ def _heads(
 
 
 def _mean_recovery(r2: R2) -> Recovery:
-    """Average over heads."""
-    return Recovery(**{target: heads_r2.mean().estimate() for target, heads_r2 in r2.items()})
+    """Average every R^2 over heads."""
+    return Recovery(**{name: heads_r2.mean().estimate() for name, heads_r2 in r2.items()})
 
 
-def _gap(r2: Clustered, random: Clustered) -> Estimate:
+def _gap(r2: Clustered, control: Clustered) -> Estimate:
     """Return how much more z recovers than random directions or weights do, mean over heads.
 
-    Every head has its own random directions, so the spread over heads counts as well.
+    Every head has its own random directions, so the differences between heads widen the interval.
     """
-    gap = r2 - random
+    gap = r2 - control
     known = np.isfinite(gap.value)
     if known.sum() < 2:
         return Estimate(gap.mean().estimate().value)
@@ -247,7 +256,7 @@ def _gap(r2: Clustered, random: Clustered) -> Estimate:
     return crossed_mean(by_sentence[:, known]).estimate()
 
 
-def _control(r2: R2, random: Sums, seed: int) -> FlowControl:
+def _control(r2: R2, random: R2, seed: int) -> FlowControl:
     """Compare the mean of the model's heads with each head of random weights."""
-    gain = {target: _gap(r2[target].mean(), heads_r2) for target, heads_r2 in random.r2.items()}
-    return FlowControl(seed=seed, recovery=_mean_recovery(random.r2), gain=Recovery(**gain))
+    gain = {name: _gap(r2[name].mean(), heads_r2) for name, heads_r2 in random.items()}
+    return FlowControl(seed=seed, recovery=_mean_recovery(random), gain=Recovery(**gain))
