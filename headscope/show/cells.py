@@ -1,4 +1,7 @@
-"""How all commands write tables, numbers and lists: for the terminal, CSV and Markdown."""
+"""How all commands write tables, numbers and lists: for the terminal, CSV and Markdown.
+
+``Table`` and ``Text`` are rich's here, not the blocks of ``show/blocks.py``.
+"""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def take_apart_batches(
             loaded,
             anatomy,
             *batch.rows.inputs,
-            decoder=batch.rows.decoder_inputs or None,
+            decoder=batch.rows.decoder_inputs or None,  # empty if there is no decoder
             patterns=by_source,
             select=select_read(loaded, batch.examples),
         )
