@@ -78,7 +78,7 @@ class Answers:
         # A decoder reads what it writes: without a head that writes, only the encoder can run.
         encoder_alone = loaded.encoder_decoder and not writes
         self.model = loaded.only("encoder") if encoder_alone else loaded
-        self._ends = ends_of(loaded) if writes else None
+        self._target_ends = ends_of(loaded) if writes else None
         self._seed = seed
         self._head_indices: dict[str, HeadIndex] = {}
         for site in self.model.sites:  # one for each attention layer
@@ -98,10 +98,10 @@ class Answers:
         """
         rows = self._rows(texts)
         gates = self._gates(off)
-        if self._ends is None:
+        if self._target_ends is None:
             outputs = self._read_texts(rows, gates)
         else:
-            outputs = self._write_texts(rows, gates, self._ends)
+            outputs = self._write_texts(rows, gates, self._target_ends)
 
         read_together = len(rows) < len(texts)
         shown_texts = [" / ".join(texts)] if read_together else texts
@@ -129,22 +129,22 @@ class Answers:
         answers = self._answers(batch, rows, hidden, logits, n_models)
         return _Outputs(answers, rows, patterns)
 
-    def _write_texts(self, rows: list[Row], gates: Tensor, ends: Ends) -> _Outputs:
+    def _write_texts(self, rows: list[Row], gates: Tensor, target_ends: Ends) -> _Outputs:
         """Let up to three models write, and then every model read what the full model wrote.
 
         Those that write are the full one, the one with heads off, and one with a random set off.
         """
         n_models = len(gates)
-        written = self._write(rows, gates[:3], ends)
+        written = self._write(rows, gates[:3], target_ends)
 
         # Every model reads each text with what the full model wrote.
         written_by_full = written[0]
-        pairs = list(map(self._pair, rows, written_by_full, repeat(ends)))
+        pairs = list(map(self._pair, rows, written_by_full, repeat(target_ends)))
         pairs_of_models = pairs * n_models
 
         # The shown model stands in the batch once more, and reads what it wrote itself.
         shown_model = _off_model(n_models)
-        shown: list[Row] = list(map(self._pair, rows, written[shown_model], repeat(ends)))
+        shown: list[Row] = list(map(self._pair, rows, written[shown_model], repeat(target_ends)))
         all_gates = torch.cat([gates, gates[shown_model][None]])
 
         batch = padded([*pairs_of_models, *shown], self.model.pad_id, self.model.device)
@@ -313,7 +313,7 @@ class Answers:
 
     # --- what an encoder-decoder model writes -----------------------------------------------------
 
-    def _write(self, rows: Sequence[Row], gates: Tensor, ends: Ends) -> list[list[Written]]:
+    def _write(self, rows: Sequence[Row], gates: Tensor, target_ends: Ends) -> list[list[Written]]:
         """Let each model write for each text; ``written[model][text]`` are token ids."""
         inputs = padded(list(rows) * len(gates), self.model.pad_id, self.model.device)
         gates_of_rows = gates.repeat_interleave(len(rows), dim=0)
@@ -322,7 +322,7 @@ class Answers:
                 self.model.network,
                 inputs.input_ids,
                 inputs.attention_mask,
-                target_ends=ends,
+                target_ends=target_ends,
                 pad_id=self.model.pad_id,
                 max_new_tokens=self._most_written,
             )
@@ -335,15 +335,15 @@ class Answers:
         """The tokens that a decoder writes at most."""
         return min(_WRITTEN, self.model.max_length)
 
-    def _pair(self, row: Row, written: Written, ends: Ends) -> PairRow:
+    def _pair(self, row: Row, written: Written, target_ends: Ends) -> PairRow:
         """Join a text with what was written for it, as a decoder reads it and should continue.
 
         The decoder reads one token behind: of ``written`` (7, 8) it reads (start, 7, 8), and its
         labels are (7, 8, stop).
         """
         cut_short = len(written) == self._most_written
-        labels = written if cut_short else (*written, ends.stop)
-        decoder_ids = (ends.start, *labels[:-1])
+        labels = written if cut_short else (*written, target_ends.stop)
+        decoder_ids = (target_ends.start, *labels[:-1])
         return PairRow(
             index=row.index,
             ids=row.ids,

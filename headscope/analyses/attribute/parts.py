@@ -62,7 +62,7 @@ class ExactSum:
     def error(self) -> Array:
         """How far the sum is off, relative to the sum of absolute parts, (examples,)."""
         n = len(self.output)
-        parts = np.concatenate(
+        all_parts = np.concatenate(
             [
                 self.embeddings.reshape(n, 1),
                 self.heads.reshape(n, -1),
@@ -71,8 +71,8 @@ class ExactSum:
             ],
             axis=1,
         )
-        difference = parts.sum(axis=1) - self.output
-        absolute = np.abs(parts).sum(axis=1)
+        difference = all_parts.sum(axis=1) - self.output
+        absolute = np.abs(all_parts).sum(axis=1)
         return np.asarray(np.abs(difference) / np.maximum(absolute, _TINY))
 
 

@@ -1,8 +1,8 @@
 """What an encoder-decoder should write: targets whose logits are taken apart.
 
 A ``PairRow`` is a tokenised source with its target: ``decoder_ids`` is what the decoder reads,
-``labels`` what it should write at each of these positions. With ``ends.start`` S and ``ends.stop``
-E the target ``7 8`` has the decoder_ids S 7 8 and the labels 7 8 E.
+``labels`` what it should write at each of these positions. With S and E as the tokens that start and
+end it, the target ``7 8`` has the decoder_ids S 7 8 and the labels 7 8 E.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def example_of(row: PairRow) -> Example:
 def generated_pairs(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]:
     """Yield each source that is not too long, with the target that greedy decoding gives it."""
     special = special_ids(loaded.tokenizer)
-    ends = ends_of(loaded)
+    target_ends = ends_of(loaded)
     for row in encode_rows(loaded, sources, None):
         if row is None or not row.ids:
             continue
@@ -86,12 +86,12 @@ def generated_pairs(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[Pai
             loaded.network,
             batch.input_ids,
             batch.attention_mask,
-            target_ends=ends,
+            target_ends=target_ends,
             pad_id=loaded.pad_id,
             max_new_tokens=most,
         )
-        labels = (*written, ends.stop)[:most]  # a text that was cut short has no end
-        decoder_ids = (ends.start, *labels[:-1])
+        labels = (*written, target_ends.stop)[:most]  # a text that was cut short has no end
+        decoder_ids = (target_ends.start, *labels[:-1])
         content = [i for i, token in enumerate(decoder_ids) if i > 0 and token not in special]
         yield PairRow(
             index=row.index,

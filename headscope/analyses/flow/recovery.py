@@ -127,7 +127,7 @@ class LayerSums:
         fold_of_token = folds.repeat_interleave(chunk.sizes[1])
         for fold in set(folds.tolist()):
             in_fold = (fold_of_token == fold).nonzero()[:, 0].to(x.device)
-            lines = torch.cat([part[:, :, in_fold] for part in line_parts], -1)
+            lines = torch.cat([numbers[:, :, in_fold] for numbers in line_parts], -1)
             products = lines[..., : 1 + self._d_v].mT @ lines
             self._products[fold, :, chunk.heads] += products.cpu()
             self._squares[fold, :, chunk.heads] += squares[:, :, in_fold].sum(2).cpu()
@@ -165,16 +165,16 @@ class LayerSums:
         The map that the other folds give is tested on each fold, from the sums of products alone.
         """
         # The other folds: their covariances, in coordinates of the eigenvectors of the predictors
-        others = Ridge(self._products.sum(0) - self._products)
-        joint = others.vectors.mT @ others.joint  # (folds, 2, n_heads, d_v, columns)
-        shrunk = torch.stack([others.shrunk(penalty) for penalty in PENALTIES])
-        # The fold itself: its products around the means of the others, in these coordinates
-        tested = others.vectors.mT @ _centred(self._products, others.mean)
-        tested_predictors = tested[..., others.predictor] @ others.vectors
+        other_folds = Ridge(self._products.sum(0) - self._products)
+        joint = other_folds.vectors.mT @ other_folds.joint  # (folds, 2, n_heads, d_v, columns)
+        shrunk = torch.stack([other_folds.shrunk(penalty) for penalty in PENALTIES])
+        # The fold itself: its products around the means of the other folds, in these coordinates
+        tested = other_folds.vectors.mT @ _centred(self._products, other_folds.mean)
+        tested_predictors = tested[..., other_folds.predictor] @ other_folds.vectors
         # What centring adds to the squares: |t - m|^2 = |t|^2 + |m|^2 - 2 m t^T
         sums = self._products[..., 0, :]
         n_words = sums[..., :1]
-        added_by_centring = n_words * others.mean.square() - 2 * others.mean * sums
+        added_by_centring = n_words * other_folds.mean.square() - 2 * other_folds.mean * sums
 
         penalties = []
         for i, columns in enumerate(self._target_columns):

@@ -113,7 +113,8 @@ def _sentences(result: FlowResult) -> str:
 
 def _width(result: FlowResult) -> str:
     """Say how much of its width W_V uses, and the controls."""
-    widths = [width for head in result.heads if (width := head.wide()) is not None]
+    all_widths = [head.wide() for head in result.heads]
+    widths = [width for width in all_widths if width is not None]
     if not widths:
         return "Every W_V is zero."
     n_wide = sum(width > _WIDE for width in widths)

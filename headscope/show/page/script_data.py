@@ -44,7 +44,7 @@ def chart_html(block: Chart | Panels) -> Markup:
         if names:
             data["groups"] = [_words(caption), [_words(name) for name in names]]
     else:
-        panels[0]["title"] = ""
+        panels[0]["title"] = ""  # that of the figure
     return Markup(
         '<figure class="chart"><script type="application/json">{}</script></figure>'
     ).format(page_json(data))
