@@ -1,8 +1,8 @@
 """What an encoder-decoder should write: targets whose logits are taken apart.
 
 A ``PairRow`` is a tokenised source with its target: ``decoder_ids`` is what the decoder reads,
-``labels`` what it should write at each of these positions. With S and E as the tokens that start and
-end it, the target ``7 8`` has the decoder_ids S 7 8 and the labels 7 8 E.
+``labels`` what it should write at each of these positions. With the start token S and the end token
+E, the target ``7 8`` has the decoder_ids S 7 8 and the labels 7 8 E.
 """
 
 from __future__ import annotations
