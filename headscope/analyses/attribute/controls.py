@@ -69,7 +69,7 @@ def _exchanged(example: Example, rows: Sequence[Row]) -> Example:
 def _same_output_of(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:
     """Return the same logit of other texts, for a token that of their middle token, masked."""
     if example.kind == "class":
-        if example.rows[0].types is not None:  # then every text needs token types
+        if example.rows[0].types is not None:  # the model reads token types: 0 for a single text
             rows = [
                 replace(row, types=(0,) * len(row)) if row.types is None else row for row in rows
             ]

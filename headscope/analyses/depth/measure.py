@@ -30,6 +30,11 @@ norm that is missing, or an RMSNorm instead of LayerNorm, changes nothing in thi
 compares the full variant with the model's own states. Other inputs of attention, such as a bias by
 position, are those of the model's own run.
 
+A ``Layer`` names the modules of a layer: its attention and its feed-forward network, each with the
+norm ``before`` and ``after`` it, or None. A ``ModuleTurn`` is a module in one of its calls, since
+some families run one module in several layers. ``AttentionInput`` is what an attention module was
+called with, and a ``Router`` runs our attention and counts its calls.
+
 References
 ----------
 Dong, Cordonnier & Loukas 2021, arXiv:2103.03404.
@@ -80,6 +85,8 @@ VARIANTS = (
     Variant("full-without-layernorm", skip=True, ffn=True, layernorm=False),
     Variant("attention-without-layernorm", skip=False, ffn=False, layernorm=False),
 )
+
+
 # --- layers without some of their parts -----------------------------------------------------------
 
 
@@ -160,8 +167,8 @@ def run_variant(
         if variant.ffn:
             network = layer.network
             hidden = normed(network.before, x)
-            for call in network.modules:
-                hidden = call.module(hidden)
+            for module_turn in network.modules:
+                hidden = module_turn.module(hidden)
             x = normed(network.after, x + hidden)
         yield x
     router.check_calls()

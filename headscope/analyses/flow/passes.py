@@ -44,7 +44,11 @@ from headscope.session.texts import counted_batches
 
 @dataclass
 class Reader:
-    """Reads a corpus for one model, half by half, and counts what it had to leave out."""
+    """Reads a corpus for one model, half by half, and counts what it had to leave out.
+
+    An ``EncodedSentence`` is a sentence as the model reads it, its words found again among its
+    tokens; ``half`` says which half of the corpus it is of.
+    """
 
     loaded: LoadedModel  # Its tokenizer and its limit say which sentences can be read
     corpus: Corpus
