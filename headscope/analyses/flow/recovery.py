@@ -147,7 +147,7 @@ class LayerSums:
         for i, columns in enumerate(self._target_columns):
             if i in (_MIXTURE, _TOP):  # all of its dimensions, not those of the sketch
                 products = self._wide_products[i] / ridge.n
-                mean = products[..., 0, :]
+                mean = products[..., 0, :]  # the products with 1
                 covariance = products[..., 1:, :] - predictor_mean[..., None] * mean[..., None, :]
             else:
                 mean = ridge.mean[..., columns]
@@ -167,6 +167,7 @@ class LayerSums:
         # The other folds: their covariances, in coordinates of the eigenvectors of the predictors
         other_folds = Ridge(self._products.sum(0) - self._products)
         joint = other_folds.vectors.mT @ other_folds.joint  # (folds, 2, n_heads, d_v, columns)
+        # (penalties, folds, 2, n_heads, d_v)
         shrunk = torch.stack([other_folds.shrunk(penalty) for penalty in PENALTIES])
         # The fold itself: its products around the means of the other folds, in these coordinates
         tested = other_folds.vectors.mT @ _centred(self._products, other_folds.mean)
@@ -178,13 +179,14 @@ class LayerSums:
 
         penalties = []
         for i, columns in enumerate(self._target_columns):
-            # |t - p B|^2 = |t|^2 - 2 t (p B)^T + |p B|^2, summed over the words of the fold, for
-            # every penalty p, fold f, predictor k and head h; i and j are eigenvectors.
+            # In these coordinates the map is B = shrunk * fitted, row by row. Its errors
+            # |t - p B|^2 = |t|^2 - 2 t (p B)^T + |p B|^2 are summed over the words p of the fold,
+            # for every penalty a, fold f, predictor k and head h; i and j are eigenvectors.
             fitted = joint[..., columns]
             size = self._squares[..., i] + added_by_centring[..., columns].sum(-1)
             product = (shrunk * (fitted * tested[..., columns]).sum(-1)).sum(-1)
             gram = fitted @ fitted.mT * tested_predictors
-            square = torch.einsum("pfkhi,fkhij,pfkhj->pfkh", shrunk, gram, shrunk)
+            square = torch.einsum("afkhi,fkhij,afkhj->afkh", shrunk, gram, shrunk)
             errors = (size - 2 * product + square).sum(1)  # (penalties, 2, n_heads)
             # The last of the smallest errors: of equal ones the largest penalty
             equal = errors <= errors.amin(0) + _EQUAL * size.sum(0)
