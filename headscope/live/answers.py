@@ -1,16 +1,25 @@
 """The outputs of a model for a sentence or two with some of its heads switched off.
 
 A question is answered by several *models*: the full one, the one with the heads off, and one for
-each of 19 random sets of as many heads in the same layers. One batch holds every text once for each
-of them, in this order; they differ by gates alone, which each row of the batch has of its own. So
-one pass of our own attention answers everything, exactly as if each model ran alone. If the heads
-were like the random ones, their value would lie outside the range of the sets in 2 of 20 cases.
+each of 19 random sets of as many heads in the same layers. They differ only in their gates, which
+multiply the outputs of heads: 0 switches a head off. Every row of a batch may have gates of its
+own, so one batch holds each text once for each model, and one pass of our own attention answers
+everything, exactly as if each model ran alone. For texts A and B::
+
+    row     0 1     2 3         4 5            6 7            ...
+    text    A B     A B         A B            A B
+    model   full    heads off   random set 1   random set 2
+
+If the heads were like the random ones, their value would lie outside the range of the sets in 2 of
+20 cases. If no head is off, the full model is the only one.
 
 An encoder-decoder model writes first. Then every model reads what the full model wrote, which gives
 its probability of that text; the patterns that are shown are those of the model with heads off on
-its own text.
+what it wrote itself.
 
-:meth:`Answers.__call__` is the whole way from texts and heads to the JSON that the page reads.
+:meth:`Answers.__call__` goes all the way from texts and heads to the JSON that the page reads. A
+``Row`` is one tokenised text (or two that are read together), a ``PairRow`` also has what a decoder
+reads and should write, and ``Ends`` are the tokens with which a decoder begins and stops.
 """
 
 from __future__ import annotations
@@ -47,17 +56,18 @@ NO_SETS = (
     "No random sets to compare with: there are too few other sets of as many heads in these "
     "layers, or most of their heads are off."
 )
+Written = tuple[int, ...]  # Token ids that a decoder wrote
 #: One output, as the page shows it: its ``name``, and its value of the ``full`` model, with heads
 #: ``off``, and of the ``random`` sets (smallest and largest; empty if no head is off).
 Answer = dict[str, str]
 
 
 class _Outputs(NamedTuple):
-    """What a batch of models gives for the texts."""
+    """What the models give for the texts; the *shown* model is the one with heads off, if any."""
 
     answers: list[Answer]
-    rows: list[Row]  # The texts as the model with heads off reads them
-    patterns: list[dict[str, Tensor]]  # Of that model, for each text, by the name of the head
+    rows: list[Row]  # The texts as the shown model reads them
+    patterns: list[dict[str, Tensor]]  # Of the shown model: one for each text, by name of the head
 
 
 class Answers:
@@ -66,11 +76,12 @@ class Answers:
     def __init__(self, loaded: LoadedModel, *, seed: int = 0) -> None:
         writes = loaded.task_head == "seq2seq"
         # A decoder reads what it writes: without a head that writes, only the encoder can run.
-        self.model = loaded.only("encoder") if loaded.encoder_decoder and not writes else loaded
-        self._ends = ends_of(loaded) if writes else None
+        encoder_alone = loaded.encoder_decoder and not writes
+        self.model = loaded.only("encoder") if encoder_alone else loaded
+        self._target_ends = ends_of(loaded) if writes else None
         self._seed = seed
         self._head_indices: dict[str, HeadIndex] = {}
-        for site in self.model.sites:
+        for site in self.model.sites:  # one for each attention layer
             for index, number in enumerate(site.head_ids):
                 name = head_name(site.layer, number, site.stack)
                 self._head_indices[name] = (site.row, index)
@@ -87,58 +98,63 @@ class Answers:
         """
         rows = self._rows(texts)
         gates = self._gates(off)
-        if self._ends is None:
+        if self._target_ends is None:
             outputs = self._read_texts(rows, gates)
         else:
-            outputs = self._write_texts(rows, gates, self._ends)
+            outputs = self._write_texts(rows, gates, self._target_ends)
 
         read_together = len(rows) < len(texts)
         shown_texts = [" / ".join(texts)] if read_together else texts
         laid_out = map(self._lay_out, shown_texts, outputs.rows, outputs.patterns)
-        n_sets = max(len(gates) - 2, 0)
+        n_sets = max(
+            len(gates) - 2, 0
+        )  # the other two are the full model and the one with heads off
+        lacks_sets = len(off) > 0 and n_sets == 0
         return {
             "answers": outputs.answers,
             "texts": list(laid_out),
             "off": len(set(off)),
             "sets": n_sets,
-            "note": "" if n_sets or not off else NO_SETS,
+            "note": NO_SETS if lacks_sets else "",
             "heads": len(self._head_indices),
         }
 
     def _read_texts(self, rows: list[Row], gates: Tensor) -> _Outputs:
-        """Let every model read the texts; patterns are shown of the one with heads off."""
+        """Let every model read the texts."""
         n_models = len(gates)
-        first_shown = len(rows) if n_models > 1 else 0  # rows of the second model, or the only one
+        first_shown = len(rows) * _off_model(n_models)
         batch = padded(rows * n_models, self.model.pad_id, self.model.device)
         gates_of_rows = gates.repeat_interleave(len(rows), dim=0)
         hidden, logits, patterns = self._run(batch, gates_of_rows, first_shown, rows)
         answers = self._answers(batch, rows, hidden, logits, n_models)
         return _Outputs(answers, rows, patterns)
 
-    def _write_texts(self, rows: list[Row], gates: Tensor, ends: Ends) -> _Outputs:
+    def _write_texts(self, rows: list[Row], gates: Tensor, target_ends: Ends) -> _Outputs:
         """Let up to three models write, and then every model read what the full model wrote.
 
         Those that write are the full one, the one with heads off, and one with a random set off.
         """
-        # Token ids of every text by the full model, then by the next one, and so on.
-        n_texts = len(rows)
-        written = self._write(rows, gates[:3], ends)
-        off_model = 1 if len(gates) > 1 else 0
+        n_models = len(gates)
+        written = self._write(rows, gates[:3], target_ends)
 
         # Every model reads each text with what the full model wrote.
-        written_by_full = written[:n_texts] * len(gates)
-        pairs = list(map(self._pair, rows * len(gates), written_by_full, repeat(ends)))
+        written_by_full = written[0]
+        pairs = list(map(self._pair, rows, written_by_full, repeat(target_ends)))
+        pairs_of_models = pairs * n_models
 
-        # The model with heads off stands in the batch once more, and reads what it wrote itself.
-        written_by_off = written[off_model * n_texts : (off_model + 1) * n_texts]
-        shown: list[Row] = list(map(self._pair, rows, written_by_off, repeat(ends)))
-        all_gates = torch.cat([gates, gates[off_model : off_model + 1]])
+        # The shown model stands in the batch once more, and reads what it wrote itself.
+        shown_model = _off_model(n_models)
+        shown: list[Row] = list(map(self._pair, rows, written[shown_model], repeat(target_ends)))
+        all_gates = torch.cat([gates, gates[shown_model][None]])
 
-        batch = padded([*pairs, *shown], self.model.pad_id, self.model.device)
-        gates_of_rows = all_gates.repeat_interleave(n_texts, dim=0)
-        _, logits, patterns = self._run(batch, gates_of_rows, len(pairs), shown)
+        batch = padded([*pairs_of_models, *shown], self.model.pad_id, self.model.device)
+        gates_of_rows = all_gates.repeat_interleave(len(rows), dim=0)
+        first_shown = len(pairs_of_models)
+        _, logits, patterns = self._run(batch, gates_of_rows, first_shown, shown)
         assert logits is not None
-        answers = list(self._written_answers(pairs, written, wide(logits), n_texts))
+        logits_of_pairs = wide(logits[:first_shown])
+        by_model = logits_of_pairs.reshape(n_models, len(rows), *logits.shape[1:])
+        answers = list(self._written_answers(pairs, written, by_model))
         return _Outputs(answers, shown, patterns)
 
     def _run(
@@ -146,15 +162,17 @@ class Answers:
     ) -> tuple[Tensor, Tensor | None, list[dict[str, Tensor]]]:
         """Run a batch whose rows have gates (rows, n_layers, n_heads) of their own.
 
-        Returns the last states, the logits, and the patterns by head of the rows ``shown``, without
-        padding: those rows stand in the batch from ``first_shown`` on.
+        The rows ``shown`` stand in the batch one after the other, from index ``first_shown`` on.
+        Returns the last states, the logits, and for each shown row its patterns by name of the
+        head, without padding.
         """
         patterns: list[dict[str, Tensor]] = [{} for _ in shown]
 
         def attend(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
-            pattern = attention_pattern(q, k, scale=scale, mask=mask)
+            # Compute the attention, and keep the patterns of the shown rows on the way.
+            pattern = attention_pattern(q, k, scale=scale, mask=mask)  # [rows, heads, pos, pos]
             key_stack = "decoder" if site.stack == "decoder" else "encoder"
             for i, row in enumerate(shown):
                 n_queries = _n_tokens(row, site.stack)
@@ -169,7 +187,7 @@ class Answers:
             return gate(z, site, gates)
 
         with intervene(self.model, attention=attend, z=switch_off) as router:
-            run: Run = self.model.run
+            run: Run = self.model.run  # the type checker knows this one to take any arguments
             hidden, logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)
         return hidden, logits, patterns
 
@@ -180,7 +198,7 @@ class Answers:
         for text in texts:
             if not text.strip():
                 raise InputError("Type at least one word.")
-            if any(0xD800 <= ord(char) < 0xE000 for char in text):
+            if any(0xD800 <= ord(char) < 0xE000 for char in text):  # the range of surrogates
                 raise InputError("The text holds half of a character (a lone surrogate).")
         reads_pairs = self.model.task_head in _PAIR_HEADS and not self.model.encoder_decoder
         together = len(texts) == 2 and reads_pairs
@@ -188,7 +206,7 @@ class Answers:
         second = texts[1:] if together else None
         rows = []
         for row in encode_rows(self.model, first, second):
-            if row is None or len(row) > LONGEST:
+            if row is None or len(row) > LONGEST:  # None: longer than the model can read
                 most = min(LONGEST, self.model.max_length)
                 raise InputError(f"That is more than the {most} tokens that can be shown.")
             if not row.content:
@@ -199,8 +217,8 @@ class Answers:
     def _gates(self, off: Sequence[str]) -> Tensor:
         """Return the gates of all models, (models, n_layers, n_heads): 0 where a head is off.
 
-        That is the full model alone if nothing is off; there are no random sets if too few are
-        unlike ``off``.
+        The models are the full one, the one with heads off, and those with random sets off: the
+        full one alone if nothing is off, and no random sets if too few are unlike ``off``.
         """
         unknown = [name for name in off if name not in self._head_indices]
         if unknown:
@@ -212,8 +230,8 @@ class Answers:
         sets = [removed, *random_sets(removed, list(self._head_indices.values()), self._seed)]
         gates = all_on.repeat(1 + len(sets), 1, 1)
         for model_gates, heads in zip(gates[1:], sets, strict=True):
-            for row, index in heads:
-                model_gates[row, index] = 0.0
+            for layer_row, head_index in heads:
+                model_gates[layer_row, head_index] = 0.0
         return gates
 
     # --- what comes out ---------------------------------------------------------------------------
@@ -221,8 +239,9 @@ class Answers:
     def _lay_out(self, text: str, row: Row, patterns: dict[str, Tensor]) -> dict[str, Any]:
         """Write one text as the model reads it, and every head's pattern on it, for the page.
 
-        ``special`` says which of the ``tokens`` are special; ``target`` has both of what a decoder
-        reads. A pattern is base64 of a byte a weight, in per cent, row by row.
+        ``special`` says which of the ``tokens`` are special; ``target`` has ``tokens`` and
+        ``special`` of what a decoder reads. A pattern is base64 of one byte for each weight, in per
+        cent, query by query.
         """
 
         def tokens(ids: Sequence[int]) -> list[str]:
@@ -261,12 +280,13 @@ class Answers:
         mask_id = getattr(tokenizer, "mask_token_id", None)
         if logits is not None and head == "mlm" and mask_id in rows[0].ids:
             position = rows[0].ids.index(mask_id)
-            shares = wide(logits[:: len(rows), position]).softmax(dim=-1)
-            return _ranked(shares, lambda token: readable_pieces(tokenizer, [token])[0])
+            first_text_logits = logits[:: len(rows), position]  # [models, vocabulary]
+            probabilities = wide(first_text_logits).softmax(dim=-1)
+            return _ranked(probabilities, lambda token: readable_pieces(tokenizer, [token])[0])
 
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
-        by_model = embedded.reshape(n_models, len(rows), -1)
-        cosines = cosine(by_model, by_model[:1])  # (models, texts)
+        by_model = embedded.reshape(n_models, len(rows), -1)  # [models, texts, width]
+        cosines = cosine(by_model, by_model[:1])  # [models, texts]
         name = "embedding: cosine to the whole model's"
         if len(rows) == 1:
             return [_numbers(name, cosines[:, 0].tolist())]
@@ -293,8 +313,8 @@ class Answers:
 
     # --- what an encoder-decoder model writes -----------------------------------------------------
 
-    def _write(self, rows: Sequence[Row], gates: Tensor, ends: Ends) -> list[tuple[int, ...]]:
-        """Let each model write for each text; returns token ids, model by model."""
+    def _write(self, rows: Sequence[Row], gates: Tensor, target_ends: Ends) -> list[list[Written]]:
+        """Let each model write for each text; ``written[model][text]`` are token ids."""
         inputs = padded(list(rows) * len(gates), self.model.pad_id, self.model.device)
         gates_of_rows = gates.repeat_interleave(len(rows), dim=0)
         with intervene(self.model, z=lambda site, z: gate(z, site, gates_of_rows)):
@@ -302,47 +322,71 @@ class Answers:
                 self.model.network,
                 inputs.input_ids,
                 inputs.attention_mask,
-                target_ends=ends,
+                target_ends=target_ends,
                 pad_id=self.model.pad_id,
                 max_new_tokens=self._most_written,
             )
-        return [tuple(row) for row in ids]
+        written = [tuple(row) for row in ids]
+        n_texts = len(rows)
+        return [written[i : i + n_texts] for i in range(0, len(written), n_texts)]
 
     @property
     def _most_written(self) -> int:
         """The tokens that a decoder writes at most."""
         return min(_WRITTEN, self.model.max_length)
 
-    def _pair(self, row: Row, written: tuple[int, ...], ends: Ends) -> PairRow:
-        """Join a text with what was written for it, as a decoder reads it and should continue."""
+    def _pair(self, row: Row, written: Written, target_ends: Ends) -> PairRow:
+        """Join a text with what was written for it, as a decoder reads it and should continue.
+
+        The decoder reads one token behind: of ``written`` (7, 8) it reads (start, 7, 8), and its
+        labels are (7, 8, stop).
+        """
         cut_short = len(written) == self._most_written
-        labels = written if cut_short else (*written, ends.stop)
-        decoder_ids = (ends.start, *labels[:-1])
-        content = tuple(range(1, len(decoder_ids)))
-        return PairRow(**vars(row), decoder_ids=decoder_ids, labels=labels, decoder_content=content)
+        labels = written if cut_short else (*written, target_ends.stop)
+        decoder_ids = (target_ends.start, *labels[:-1])
+        return PairRow(
+            index=row.index,
+            ids=row.ids,
+            types=row.types,
+            content=row.content,
+            decoder_ids=decoder_ids,
+            labels=labels,
+            decoder_content=tuple(range(1, len(decoder_ids))),
+        )
 
     def _written_answers(
-        self, pairs: Sequence[PairRow], written: Sequence[tuple[int, ...]], logits: Tensor, n: int
+        self, pairs: Sequence[PairRow], written: Sequence[Sequence[Written]], logits: Tensor
     ) -> Iterator[Answer]:
-        """Yield what was written for each of ``n`` texts, and how likely the full model's is.
+        """Yield what was written for each text, and how likely what the full model wrote is.
 
-        ``written`` has each text by up to three models, ``pairs`` and ``logits`` (pairs, pos,
-        vocabulary) have each text by every model, which reads what the full one wrote.
+        ``pairs`` are the texts with what the full model wrote; ``written[model][text]`` are the
+        token ids of up to three models; ``logits`` are (models, texts, pos, vocabulary).
         """
-        decode = self.model.tokenizer.decode
-        texts = [visible(decode(ids, skip_special_tokens=True)) for ids in written]
-        log_shares = F.log_softmax(logits, dim=-1)
-        likely: list[float] = []  # The geometric mean of the probabilities of a text's tokens
+        log_probabilities = F.log_softmax(logits, dim=-1)
+        names = ("first: ", "second: ")
         for i, pair in enumerate(pairs):
-            log_shares_of_labels = log_shares[i, range(len(pair.labels)), pair.labels]
-            likely.append(float(log_shares_of_labels.mean().exp()))
-        names = ("first: ", "second: ") if n == 2 else ("",)
-        for i, name in enumerate(names):
-            by_model = texts[i::n]
-            off = by_model[min(1, len(by_model) - 1)]
-            random = "".join(by_model[2:])
-            yield _answer(f"{name}written", by_model[0], off, random)
-            yield _numbers(f"{name}the whole model's text, probability of a token", likely[i::n])
+            name = "" if len(pairs) == 1 else names[i]
+            texts = [self._decoded(of_texts[i]) for of_texts in written]
+            full = texts[0]
+            off = texts[_off_model(len(texts))]
+            random = texts[2] if len(texts) > 2 else ""
+            yield _answer(f"{name}written", full, off, random)
+
+            n_labels = len(pair.labels)
+            of_labels = log_probabilities[:, i, range(n_labels), pair.labels]  # [models, n_labels]
+            geometric_means = of_labels.mean(dim=-1).exp()  # of the tokens' probabilities
+            yield _numbers(
+                f"{name}the whole model's text, probability of a token", geometric_means.tolist()
+            )
+
+    def _decoded(self, ids: Written) -> str:
+        """Return token ids as text, without special tokens."""
+        return visible(self.model.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def _off_model(n_models: int) -> int:
+    """Return the index of the model with heads off; of the full one, 0, if no head is off."""
+    return 1 if n_models > 1 else 0
 
 
 def _n_tokens(row: Row, stack: str) -> int:
@@ -352,14 +396,15 @@ def _n_tokens(row: Row, stack: str) -> int:
     return len(row.ids)
 
 
-def _ranked(shares: Tensor, name: Callable[[int], object]) -> list[Answer]:
-    """List the likeliest items of the full model and of the one with heads off.
+def _ranked(probabilities: Tensor, name: Callable[[int], object]) -> list[Answer]:
+    """List the likeliest classes or words of the full model and of the one with heads off.
 
-    ``shares`` (models, items) are probabilities, ``name`` names an item.
+    ``probabilities`` are (models, outputs); ``name`` names an output by its index.
     """
-    likeliest = shares[:2].topk(min(_GUESSES, shares.shape[-1]), dim=-1).indices
-    items = dict.fromkeys(likeliest.flatten().tolist())
-    return [_numbers(visible(name(i)), shares[:, i].tolist()) for i in items]
+    n_listed = min(_GUESSES, probabilities.shape[-1])
+    likeliest = probabilities[:2].topk(n_listed, dim=-1).indices  # [full and off, n_listed]
+    outputs = dict.fromkeys(likeliest.flatten().tolist())  # each once, the full model's first
+    return [_numbers(visible(name(i)), probabilities[:, i].tolist()) for i in outputs]
 
 
 def _answer(name: str, full: str, off: str, random: str) -> Answer:
@@ -370,7 +415,7 @@ def _answer(name: str, full: str, off: str, random: str) -> Answer:
 def _numbers(name: str, values: Sequence[float]) -> Answer:
     """Make an answer of numbers, one for each model: full, heads off, and random sets."""
     full = values[0]
-    off = values[min(1, len(values) - 1)]
+    off = values[_off_model(len(values))]
     random_values = values[2:]
     random = f"{min(random_values):.3f} to {max(random_values):.3f}" if random_values else ""
     return _answer(name, f"{full:.3f}", f"{off:.3f}", random)

@@ -1,4 +1,8 @@
-"""Open and check the model that ``headscope serve`` answers for, and make its page."""
+"""Open and check the model that ``headscope serve`` answers for, and make its page.
+
+The page is the HTML report of two commands, ``validate`` (that our attention equals the model's)
+and ``classify`` (the roles of heads), with a form on top of it to ask questions.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ def page_and_answers(
     ``roles`` is a file or folder with the result of ``classify``; without it, the heads are
     classified on the built-in sample. Raises InputError if that result is of another model.
     """
-    # Open the model, and read the roles of its heads.
+    # Open the model, and read the saved roles of its heads.
     loaded = open_for_tasks(model, source_language=source_language, target_language=target_language)
     answers = Answers(loaded, seed=seed)
     saved = None if roles is None else read_results(roles)
@@ -48,7 +52,7 @@ def page_and_answers(
         reasons = "" if report.validate is None else "; ".join(report.validate.reasons[:2])
         raise InputError(f"{loaded.name} fails validation, so nothing is shown: {reasons}.")
 
-    # Take the saved roles, if they are of the same weights.
+    # Put the saved roles into the report, if they are of the same weights.
     if saved is not None and saved.classify is not None:
         classified_sha256 = saved.classify.provenance["model"].get("weights_sha256")
         opened_sha256 = report.provenance["model"]["weights_sha256"]

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-HeadIndex = tuple[int, int]  # Row of the site (layer), and index of the head in it
+#: A head: the row of its layer in arrays of all layers, and its index in the layer.
+HeadIndex = tuple[int, int]
 RANDOM = 19  # Random sets that a set is compared with, at most
-FEWEST_SETS = 7  # And at least: as many as a single head in a layer of eight has
+#: The fewest random sets to compare with: as many as there are for one head in a layer of eight.
+FEWEST_SETS = 7
 #: Largest share of a set's heads that a random set may be expected to contain too.
 SHARED = 0.75
 TRIES = 20  # Draws for each set that is needed, since some sets come up again
@@ -20,16 +22,17 @@ def random_sets(
 ) -> list[list[HeadIndex]]:
     """Draw :data:`RANDOM` different sets of as many heads in the same layers, or all there are.
 
-    Returns no set if there are too few, or if most of a set would be the removed heads again. The
-    number of removed heads is part of the seed, so that another number draws other sets.
+    Returns no set if there are too few, or if most of a set would be the removed heads again.
     """
-    heads_in_layer = Counter(row for row, _ in heads)
-    removed_in_layer = Counter(row for row, _ in removed)
+    heads_in_layer = Counter(layer for layer, _ in heads)
+    removed_in_layer = Counter(layer for layer, _ in removed)
     # Of n heads in a layer, a random set of k shares k * k / n with another one on average.
-    shared = sum(count * count / heads_in_layer[row] for row, count in removed_in_layer.items())
+    shared = sum(k * k / heads_in_layer[layer] for layer, k in removed_in_layer.items())
     if shared > SHARED * len(removed):
         return []
-    sets = matched_sets(removed, heads, RANDOM, seed * len(heads) + len(removed))
+    # Another number of removed heads draws other sets.
+    seed_of_size = seed * len(heads) + len(removed)
+    sets = matched_sets(removed, heads, RANDOM, seed_of_size)
     return sets if len(sets) >= FEWEST_SETS else []
 
 
@@ -41,15 +44,15 @@ def matched_sets(
     The set ``chosen`` itself is left out. Returns fewer than ``draws`` if there are no more sets.
     """
     rng = np.random.default_rng(abs(seed))
-    counts = Counter(row for row, _ in chosen)
-    heads_of_row = {row: [head for head in heads if head[0] == row] for row in counts}
-    sets: dict[frozenset[HeadIndex], None] = {}
+    counts = Counter(layer for layer, _ in chosen)
+    heads_of_layer = {layer: [head for head in heads if head[0] == layer] for layer in counts}
+    sets: dict[frozenset[HeadIndex], None] = {}  # a set that remembers its order
     for _ in range(TRIES * draws):
         drawn: list[HeadIndex] = []
-        for row, count in counts.items():
-            in_layer = heads_of_row[row]
-            drawn += [in_layer[i] for i in rng.choice(len(in_layer), size=count, replace=False)]
-        heads_drawn = frozenset(drawn)
-        if heads_drawn != frozenset(chosen) and len(sets) < draws:
-            sets[heads_drawn] = None
-    return [sorted(drawn_set) for drawn_set in sets]
+        for layer, count in counts.items():
+            candidates = heads_of_layer[layer]
+            drawn += [candidates[i] for i in rng.choice(len(candidates), count, replace=False)]
+        drawn_set = frozenset(drawn)
+        if drawn_set != frozenset(chosen) and len(sets) < draws:
+            sets[drawn_set] = None
+    return [sorted(heads_drawn) for heads_drawn in sets]

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import uvicorn
 from starlette.applications import Starlette
@@ -41,44 +41,57 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+Reply = dict[str, Any]  # What the page reads as JSON
 #: Answers a question: called with texts and the names of the heads that are off.
-Ask = Callable[[list[str], list[str]], dict[str, Any]]
+Ask = Callable[[list[str], list[str]], Reply]
+
+
+class _Question(NamedTuple):
+    """A question that waits."""
+
+    texts: list[str]
+    off: list[str]
+    reply: Future[Reply]
 
 
 class Worker:
-    """A thread that answers one question after the other, and does not keep the program alive."""
+    """A thread that answers one question after the other.
+
+    It is a daemon: the program can end while it works.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._waiting: queue.Queue[tuple[Future[dict[str, Any]], list[str], list[str]]] = (
-            queue.Queue(WAITING)
-        )
-        threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
+        self._waiting = queue.Queue[_Question](WAITING)
+        # With a copy of this thread's context variables, which a new thread would not have.
+        run_in_context = copy_context().run
+        threading.Thread(target=run_in_context, args=(self._work,), daemon=True).start()
 
-    def answer(self, texts: list[str], off: list[str]) -> asyncio.Future[dict[str, Any]]:
+    def answer(self, texts: list[str], off: list[str]) -> asyncio.Future[Reply]:
         """Return the future answer; raises queue.Full if too many questions wait."""
-        future = Future[dict[str, Any]]()
-        self._waiting.put_nowait((future, texts, off))
-        return asyncio.wrap_future(future)
+        reply = Future[Reply]()
+        self._waiting.put_nowait(_Question(texts, off, reply))
+        return asyncio.wrap_future(reply)
 
     def _work(self) -> None:
         """Answer questions for ever."""
         while True:
-            future, texts, off = self._waiting.get()
-            if not future.set_running_or_notify_cancel():  # its browser has gone
+            question = self._waiting.get()
+            if not question.reply.set_running_or_notify_cancel():  # its browser has gone
                 continue
             try:
-                future.set_result(self._ask(texts, off))
+                question.reply.set_result(self._ask(question.texts, question.off))
             except Exception as error:
-                future.set_exception(error)
+                question.reply.set_exception(error)
 
 
 def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
-    """Make the two addresses: ``/`` with the page, ``/answer`` that takes and gives JSON."""
+    """Make an application with two addresses: ``/`` is the page, ``/answer`` answers in JSON."""
     worker = Worker(ask)
     origins = {f"http://{name}:{port}" for name in (HOST, "localhost")}
 
     def is_token(sent: str | None) -> bool:
+        """Compare in a time that does not depend on how much of it is right."""
         return secrets.compare_digest((sent or "").encode(), token.encode())
 
     async def show(request: Request) -> Response:

@@ -1,7 +1,8 @@
 """What a person is shown of a result, as a list of plain values: the *blocks*.
 
 A command's view returns blocks (:data:`Block` lists their kinds). Each renderer draws those that
-are for it: the terminal, the page, figure files.
+are for it: the terminal (``show/terminal.py``), the page (``show/page/html_blocks.py``), and figure
+files (``show/figures.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ GREY = "#999999"
 
 
 class Medium(Flag):
-    """Where a block is shown. Figure files are a matter of a block's ``file``."""
+    """Where a block is shown; whether it is drawn into a figure file, its ``file`` says."""
 
     TERMINAL = auto()
     PAGE = auto()
@@ -43,8 +44,9 @@ PAGE = Medium.PAGE
 BOTH = Medium.TERMINAL | Medium.PAGE
 VERBOSE = Medium.VERBOSE
 NOWHERE = Medium(0)
-#: A column of a table: its title; where a row has its value (an attribute, an index, or a
-#: function); and how the value is written (with so many digits, or by a function).
+#: A column of a table: its title; where a row has its value (an attribute, an index, or a function
+#: of the row); and how the value is written (the number of digits, or a function of the value).
+#: ``("rank", "w_v.effective_rank", 1)``, ``("layer", 0, str)``.
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
 #: How a paragraph is set. "lead" is the answer, "soft" a legend, "control" what a number is
 #: compared with, "check" what proves the numbers.
@@ -76,12 +78,12 @@ class Table:
 class Series:
     """Some values of a chart; an estimate has its interval as a bar, None is left out."""
 
-    name: str
-    x: Sequence[Any]
+    name: str  # In the legend; empty for none
+    x: Sequence[Any]  # Numbers; of bars their names
     y: Sequence[Estimate | float | None]
     kind: Literal["line", "points", "bars"] = "line"
     colour: str | Sequence[str] = BLUE
-    marker: str = "o"
+    marker: str = "o"  # Marker and dash as matplotlib writes them
     dash: Literal["-", "--", ":"] = "-"
     width: float = 1.5  # Of the line
     groups: Sequence[int] = ()  # The number of each point's group, by which it is coloured
@@ -90,17 +92,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines, points or bars over x; ``alt`` says, to who cannot see it, where the numbers are."""
+    """Lines, points or bars over x."""
 
     title: str
-    x: str
+    x: str  # Captions of the axes
     y: str
     series: Sequence[Series]
-    alt: str = ""
+    alt: str = ""  # What it shows, for those who cannot see it
     file: str = ""  # Name of the figure's file, without its ending; empty in a larger figure
-    #: Lines across the panel at a value of y (for bars, at their length), by name.
+    #: Lines across the panel: their names and values of y (for bars, of their length).
     levels: Mapping[str, float] | None = None
-    x_levels: Mapping[str, float] | None = None  # The same at a value of x
+    x_levels: Mapping[str, float] | None = None  # The same at values of x
     #: "log" counts in powers of 2, "log10" of 10; "percent" writes shares.
     x_scale: Literal["linear", "log", "log10", "percent"] = "linear"
     x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., instead of numbers
@@ -119,17 +121,16 @@ class HeadMap:
     digits: int
     file: str = ""
     bold_from: float | None = None  # The least value that is bold in the terminal
-    marks: Mapping[tuple[str, int], str] | None = None  # Follow the numbers in the terminal
+    #: Signs that are written behind some of the numbers in the terminal.
+    marks: Mapping[tuple[str, int], str] | None = None
     on: Medium = TERMINAL
 
 
 @dataclass(frozen=True)
 class HeadMarks:
-    """A short mark of every head in the terminal, with its style as rich writes it.
+    """A short mark of every head in the terminal."""
 
-    By (layer's name, number of the head).
-    """
-
+    #: (mark, style as rich writes it) by (layer's name, number of the head)
     marks: Mapping[tuple[str, int], tuple[str, str]]
     legend: str
     on: Medium = TERMINAL
@@ -139,7 +140,7 @@ class HeadMarks:
 class Matrix:
     """A matrix of tokens by tokens, shaded by value.
 
-    Without names of columns, it is any other matrix, of which the first rows and columns are shown.
+    Without names of columns it is any other matrix, and only its first rows and columns are shown.
     """
 
     title: str
@@ -147,9 +148,8 @@ class Matrix:
     rows: Sequence[str]
     columns: Sequence[str] = ()
     shape: tuple[int, ...] = ()  # Of the whole matrix, if ``values`` are a corner of it
-    weights: bool = (
-        False  # Whether values are weights from 0 to 1, with two digits; scores have one
-    )
+    #: Whether values are weights from 0 to 1, written with two digits; others are scores, with one.
+    weights: bool = False
     on: Medium = BOTH
 
 
@@ -200,7 +200,10 @@ Block = Text | Table | Chart | HeadMap | HeadMarks | Matrix | Panels | Details |
 
 
 def behind(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Keep blocks on the page, and show them in the terminal only with ``--verbose``."""
+    """Make blocks that are for both media evidence behind an answer.
+
+    The page shows them as before, the terminal only with ``--verbose``.
+    """
     for block in blocks:
         yield replace(block, on=VERBOSE | PAGE) if block.on == BOTH else block
 

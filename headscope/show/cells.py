@@ -1,4 +1,7 @@
-"""How all commands write tables, numbers and lists: for the terminal, CSV and Markdown."""
+"""How all commands write tables, numbers and lists: for the terminal, CSV and Markdown.
+
+``Table`` and ``Text`` are rich's here, not the blocks of ``show/blocks.py``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from headscope.core.safe_text import markdown
 if TYPE_CHECKING:
     import pandas
 
-Row = TypeVar("Row")  # A layer: its number, or its name
+Layer = TypeVar("Layer")  # A layer's number, or its name
 Cell = TypeVar("Cell")  # The value of a head
 
 
@@ -36,11 +39,12 @@ def make_table(
 
 
 def head_rows(
-    cells: Mapping[tuple[Row, int], Cell], layers: Iterable[Row] | None = None
-) -> list[tuple[Row, list[Cell | None]]]:
-    """Arrange values by (layer, head) as rows of heads; None stands where there is no such head.
+    cells: Mapping[tuple[Layer, int], Cell], layers: Iterable[Layer] | None = None
+) -> list[tuple[Layer, list[Cell | None]]]:
+    """Arrange values by (layer, head) in a row for each layer; None where there is no such head.
 
-    ``layers`` are the rows, by default the layers of ``cells`` in their order.
+    ``{("L0", 0): a, ("L1", 1): b}`` -> ``[("L0", [a, None]), ("L1", [None, b])]``. ``layers`` are
+    the rows, by default the layers of ``cells`` in their order.
     """
     heads = range(max((head for _, head in cells), default=-1) + 1)
     rows = dict.fromkeys(layer for layer, _ in cells) if layers is None else layers
@@ -86,7 +90,10 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def fields_csv(names: Sequence[str], items: Iterable[Any]) -> str:
-    """Write attributes of items as CSV; the column of ``error.mean`` is called ``error``."""
+    """Write attributes of items as CSV, by their dotted names.
+
+    The column of ``error.mean`` is called ``error``, that of ``rank.value`` ``rank_value``.
+    """
     header = [name.removesuffix(".mean").replace(".", "_") for name in names]
     return csv_text(header, map(attrgetter(*names), items))
 
@@ -119,7 +126,7 @@ def interval_text(interval: Sequence[float] | None) -> str:
 
 
 def plus_minus(text: str, half: float | None, form: str = ".3f") -> str:
-    """Append half of an interval, or a spread, to a number; nothing if it is unknown."""
+    """Append half of an interval, or a standard deviation, to a number; nothing if unknown."""
     return text if half is None else f"{text} +-{half:{form}}"
 
 
@@ -130,7 +137,7 @@ def mean_of(values: Iterable[float | None]) -> float | None:
 
 
 def plural(n: int, word: str) -> str:
-    """Return ``word`` in singular or plural, as ``n`` needs it."""
+    """Return ``word`` in the singular for 1, else in the plural."""
     return word if n == 1 else f"{word}s"
 
 
@@ -143,6 +150,7 @@ def joined(words: Sequence[str], last: str = "and") -> str:
 
 #: A hyphen that stands for a minus: before a number, and not within a word or a range.
 _MINUS = re.compile(r"(?<![\w.)\]-])-(?=\.?\d)")
+#: What stands for a sign in plain text, longer ones first.
 _SIGNS = {"+-": "±", "W_Q W_K^T": "W_QW_Kᵀ", "W_V W_O": "W_VW_O", "^T": "ᵀ", "R^2": "R²", "^2": "²"}
 
 

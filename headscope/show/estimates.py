@@ -40,14 +40,18 @@ def cosine_text(effect: Effect | None, digits: int = 4) -> str:
 
 
 def run_lines(result: Any) -> str:
-    """Say on which model, text and task a result was measured, in a line each."""
+    """Say on which model, text and task a result was measured, in a line each.
+
+    The result has a ``text`` (a dict with name, lines, tokens) and a ``task`` or None.
+    """
     text = result.text
     lines = [
         model_line(result).plain,
         f"Text    {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens",
     ]
     task = result.task
-    if dropped := text.get("dropped"):
+    dropped = text.get("dropped")
+    if dropped:
         lines[-1] += f"; {dropped:,} lines that the task is measured on are left out"
     elif task is not None and task.data["sha256"] == text["sha256"]:
         lines[-1] += "; the task is measured on the same text"

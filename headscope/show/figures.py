@@ -1,7 +1,8 @@
 """Figures of matplotlib: blocks drawn, their files, and what all figures share.
 
-:func:`figures_of` draws the blocks that have a file's name, :func:`figure_files` writes the files.
-All is done without pyplot, and no setting of matplotlib is left changed.
+:func:`figures_of` draws the blocks that have a file's name, :func:`figure_files` writes the files;
+functions named ``..._on`` draw on axes. All is done without pyplot, and no setting of matplotlib is
+left changed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ from headscope.stats.estimate import Estimate
 
 __all__ = ["BLUE", "GREY", "VERMILION", "model_name"]  # for those who draw with this module
 
-Array = np.ndarray
 _TOKENS = 24  # Tokens of a matrix that are shown at most
 _NUMBERED = 16  # Tokens of a matrix up to which each cell has its number
 
@@ -63,6 +63,7 @@ def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
 
 
 def _head_map_figure(block: HeadMap) -> Figure:
+    """Draw a map of heads, half an inch for each of its cells."""
     rows = head_rows(block.values)
     n_heads = len(rows[0][1])
     figure = new_figure(max(5.0, 1.8 + 0.55 * n_heads), 1.3 + 0.5 * len(rows))
@@ -71,6 +72,7 @@ def _head_map_figure(block: HeadMap) -> Figure:
 
 
 def _chart_figure(block: Chart) -> Figure:
+    """Draw a chart, with its legend below if it has several series."""
     figure = new_figure(*block.size)
     chart_on(figure.add_subplot(), block)
     if len(block.series) > 1:
@@ -81,11 +83,11 @@ def _chart_figure(block: Chart) -> Figure:
 def _panels_figure(block: Panels) -> Figure:
     """Draw charts and matrices side by side, with one legend or one colour bar for all."""
     figure = new_figure(*block.size)
-    captions = {panel.y for panel in block.panels if isinstance(panel, Chart)} - {""}
+    y_captions = {panel.y for panel in block.panels if isinstance(panel, Chart)} - {""}
     has_matrix = any(isinstance(panel, Matrix) for panel in block.panels)
+    same_number = len(y_captions) == 1 and not has_matrix
     n_rows = math.ceil(len(block.panels) / block.across)
-    # Charts of the same number share its axis.
-    grid = figure.subplots(n_rows, block.across, sharey=len(captions) == 1 and not has_matrix)
+    grid = figure.subplots(n_rows, block.across, sharey=same_number)
     for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
         if isinstance(panel, Chart):
             chart_on(axes, panel)
@@ -94,6 +96,7 @@ def _panels_figure(block: Panels) -> Figure:
 
     caption, group_names = block.groups
     if group_names:
+        # A colour for each group; group i covers the values from i - 0.5 to i + 0.5.
         shades = ScalarMappable(BoundaryNorm(np.arange(-0.5, len(group_names)), 256), "viridis")
         bar_axes = small_colour_bar(figure, shades, grid, caption, 0.03)
         bar_axes.set_yticks(range(len(group_names)), group_names)
@@ -115,7 +118,7 @@ def _handles_by_label(figure: Figure) -> dict[str, Any]:
 
 
 def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool = True) -> None:
-    """Draw a number of every head: as its cell's colour, and written there if ``text``."""
+    """Draw a number of every head as the colour of its cell; with ``text``, write it there too."""
     rows = head_rows(block.values)
     grid = np.array([values for _, values in rows], dtype=float)  # None becomes NaN
     image = axes.imshow(grid, aspect="auto", cmap="viridis")
@@ -124,7 +127,7 @@ def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool =
         for (layer, head), value in np.ndenumerate(grid):
             if np.isfinite(value):
                 number = f"{value:.{block.digits}f}"
-                cell_text(axes, layer, head, number, image.to_rgba(value), 6.5)
+                cell_text(axes, layer, head, number, colour=image.to_rgba(value), size=6.5)
     if legend:
         small_colour_bar(axes.figure, image, axes, block.legend, 0.03)
     axes.set_title(block.title, fontsize=10)
@@ -144,9 +147,11 @@ def chart_on(axes: Axes, chart: Chart) -> None:
     else:
         axes.grid(axis="y", color="0.92", lw=0.8)
 
-    # Levels are values of y, which bars have on the horizontal axis.
-    _lines_across(axes.axvline if has_bars else axes.axhline, chart.levels)
-    _lines_across(axes.axhline if has_bars else axes.axvline, chart.x_levels)
+    # Levels are values of y: of bars, which lie, these are on the horizontal axis.
+    level_line = axes.axvline if has_bars else axes.axhline
+    x_level_line = axes.axhline if has_bars else axes.axvline
+    _lines_across(level_line, chart.levels)
+    _lines_across(x_level_line, chart.x_levels)
     if has_bars and chart.levels:
         axes.legend(fontsize=7, frameon=False)
 
@@ -157,6 +162,7 @@ def chart_on(axes: Axes, chart: Chart) -> None:
 
 
 def _number(value: Estimate | float | None) -> float | None:
+    """Return the value of an estimate, or the number itself."""
     return value.value if isinstance(value, Estimate) else value
 
 
@@ -180,8 +186,9 @@ def _points_on(axes: Axes, series: Series) -> None:
         axes.fill_between(x, low, high, color=series.colour, alpha=0.15, lw=0)
     if series.groups:
         groups = [series.groups[i] for i in known]
-        highest = max(series.groups) + 0.5
-        axes.scatter(x, y, c=groups, cmap="viridis", s=16, vmin=-0.5, vmax=highest)
+        last_group = max(series.groups)
+        # Coloured as by the colour bar of :func:`_panels_figure`
+        axes.scatter(x, y, c=groups, cmap="viridis", s=16, vmin=-0.5, vmax=last_group + 0.5)
         return
     axes.plot(
         x,
@@ -215,6 +222,7 @@ def _name_ticks(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _set_scales(axes: Axes, chart: Chart) -> None:
+    """Set logarithmic axes, or write x in per cent."""
     if chart.x_scale == "log":
         axes.set_xscale("log", base=2)
     elif chart.x_scale == "log10":
@@ -227,13 +235,16 @@ def _set_scales(axes: Axes, chart: Chart) -> None:
 
 def _matrix_on(axes: Axes, matrix: Matrix) -> None:
     """Shade a matrix of tokens by tokens; with few tokens, write its numbers, too."""
+    # matplotlib would take a $ for the begin of a formula.
     names = [name[:14].replace("$", r"\$") for name in matrix.columns[:_TOKENS]]
     n_tokens = len(names)
     rows = [row[:n_tokens] for row in matrix.values[:n_tokens]]
     values = np.array(rows, dtype=float)  # None becomes NaN
     low = 0.0 if matrix.weights else float(np.nanmin(values))
     high = 1.0 if matrix.weights else float(np.nanmax(values))
-    image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high if high > low else low + 1)
+    if not high > low:
+        high = low + 1
+    image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high)
     axes.set_xticks(range(n_tokens), names, fontsize=7, rotation=60, ha="right")
     axes.set_yticks(range(n_tokens), names, fontsize=7)
     axes.set_title(f"{matrix.title} (queries down)", fontsize=9)
@@ -242,7 +253,7 @@ def _matrix_on(axes: Axes, matrix: Matrix) -> None:
     for (i, j), value in np.ndenumerate(values):
         number = matrix_cell(value, matrix.weights)
         if np.isfinite(value) and number != ".":
-            cell_text(axes, i, j, number, image.to_rgba(value), 6)
+            cell_text(axes, i, j, number, colour=image.to_rgba(value), size=6)
     for text in axes.texts:
         text.set_in_layout(False)  # measuring hundreds of them takes seconds
 
@@ -263,8 +274,8 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-#: For each kind of file: matplotlib's module (imported when it is used), its canvas, and options
-#: that leave the date out.
+#: For each kind of file: matplotlib's module (imported when it is used), its class of canvas, and
+#: options that leave the date out.
 _CANVASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "png": ("backend_agg", "FigureCanvasAgg", {}),
     "svg": ("backend_svg", "FigureCanvasSVG", {"metadata": {"Date": None}}),
@@ -292,7 +303,10 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
 
 
 def _drawn(figure: Figure, kind: str) -> bytes:
-    """Draw by the canvas of a kind: ``savefig`` would compute the layout again for each file."""
+    """Return the content of a file of this kind.
+
+    It is drawn by the canvas, since ``savefig`` would compute the layout again for each file.
+    """
     module, canvas_name, options = _CANVASES[kind]
     canvas = getattr(importlib.import_module(f"matplotlib.backends.{module}"), canvas_name)
     content = io.BytesIO()
@@ -337,16 +351,16 @@ def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | N
 
 
 def small_colour_bar(figure: Any, image: Any, axes: Any, legend: str, fraction: float) -> Axes:
-    """Put a colour bar beside axes, and return the bar's axes."""
+    """Put a colour bar beside axes, taking this fraction of their width; return the bar's axes."""
     bar: Colorbar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
     bar.set_label(tidy(legend), fontsize=7)
     bar.ax.tick_params(labelsize=7)
     return bar.ax
 
 
-def ink(ground: Any) -> str:
-    """Return the colour to write in on ``ground``: black or white by contrast (WCAG 2)."""
-    red, green, blue = map(_linear, ground)
+def ink(background: Any) -> str:
+    """Return the colour to write in on a background (RGB, 0 to 1): black or white (WCAG 2)."""
+    red, green, blue = map(_linear, background)
     luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     return "black" if luminance > 0.179 else "white"
 
@@ -356,7 +370,15 @@ def _linear(channel: float) -> float:
     return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
-def cell_text(axes: Axes, layer: int, head: int, text: str, ground: Any, size: float) -> None:
-    """Write into the middle of a head's cell, whose colour is ``ground`` (RGB, 0 to 1)."""
-    colour = ink(np.asarray(ground, dtype=float)[:3])
-    axes.text(head, layer, text, ha="center", va="center", fontsize=size, color=colour)
+def cell_text(axes: Axes, row: int, column: int, text: str, colour: Any, size: float) -> None:
+    """Write into the middle of a cell of a grid, which has this colour (RGB or RGBA, 0 to 1)."""
+    red_green_blue = np.asarray(colour, dtype=float)[:3]
+    axes.text(
+        column,
+        row,
+        text,
+        ha="center",
+        va="center",
+        fontsize=size,
+        color=ink(red_green_blue),
+    )

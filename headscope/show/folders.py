@@ -50,7 +50,7 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
 
 
 def names_of(*stems: str) -> tuple[str, ...]:
-    """Return the names of the files of a table and a figure: ``flow.csv``, ``flow.png``, ..."""
+    """Return the names of every stem's files, table and figures: ``flow.csv``, ``flow.png``, ..."""
     names: list[str] = []
     for stem in stems:
         names += [f"{stem}.{kind}" for kind in ("csv", *FORMATS)]

@@ -27,14 +27,18 @@ from headscope.show.view import view_of
 
 _SECONDS = 0.5  # Between two updates of the bar
 _BAR = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
-#: The command whose bar is shown at the moment; a command that it calls shows none.
+#: The command whose bar is shown at the moment, or none: a command that it calls shows no bar.
 _running: list[str] = []
 _CELL_STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
 
 
 @contextmanager
 def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None]:
-    """Show below a notebook's cell how far a run has come, until it ends; one bar at a time."""
+    """Show below a notebook's cell how far a run has come, until it ends.
+
+    Yields the function that the run tells its progress; None outside of notebooks, and while the
+    bar of another command is shown.
+    """
     from IPython import get_ipython
     from IPython.display import HTML, display
 
@@ -73,7 +77,7 @@ def headline(result: Any) -> str:
 def html(result: Any) -> str:
     """Write what Jupyter shows: the key sentences, and the map of heads or the first figure."""
     sentences = Markup("<br>").join(tidy(headline(result)).splitlines())
-    title = Markup("<b>{} of {}</b>").format(result.command_name, model_name(result))
+    title = Markup("<b>{} of {}</b>").format(result.command_name, model_name(result))  # escaped
     markup = [Markup("<p>{}. {}</p>").format(title, sentences)]
     marks = [block for block in _blocks(result) if isinstance(block, HeadMarks)]
     if marks:
@@ -119,7 +123,7 @@ def figure_of(result: Any, name: str = "", ax: Any = None) -> Any:
     if ax is None:
         return dict(figures_of([block]))[file]
     if not isinstance(block, Chart):
-        charts = [file for file, other in figures.items() if isinstance(other, Chart)]
+        charts = [name for name, figure in figures.items() if isinstance(figure, Chart)]
         raise InputError(
             f"The figure {file!r} takes no ax; those that do: {', '.join(charts) or 'none'}."
         )
@@ -140,14 +144,15 @@ def _map_of_heads(block: HeadMarks) -> Markup:
     names = [Markup("<th scope=col>H{}</th>").format(head) for head in range(n_heads)]
     lines = []
     for layer, marks in rows:
-        cells = Markup("").join(_cell(*(mark or ("", ""))) for mark in marks)
+        cells = Markup("").join(_cell(mark) for mark in marks)
         lines.append(Markup("<tr><th scope=row>{}</th>{}</tr>").format(layer, cells))
     table = "<table><thead><tr><th></th>{}</tr></thead>{}</table><p><small>{}</small></p>"
     return Markup(table).format(Markup("").join(names), Markup("").join(lines), block.legend)
 
 
-def _cell(text: str, style: str) -> Markup:
-    """Write a head's mark on the light colour of its role's style."""
+def _cell(mark: tuple[str, str] | None) -> Markup:
+    """Write a head's mark (text, style) on the light colour of its role; None is an empty cell."""
+    text, style = ("", "") if mark is None else mark
     colours = {role.style: role.light for role in primary_roles()}
     cell = Markup('<td style="{};background:{}">{}</td>')
     return cell.format(_CELL_STYLE, colours.get(style, "#fff"), text)

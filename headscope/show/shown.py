@@ -1,4 +1,8 @@
-"""How Python shows a result: ``repr`` in a line, ``print`` its answer, Jupyter its picture."""
+"""How Python shows a result: ``repr`` in a line, ``print`` its answer, Jupyter its picture.
+
+Every class of results is a subclass of :class:`Shown`; those of commands with heads have ``heads``,
+those with a table ``to_frame``.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ class Shown:
     """What every result of a command can do, as the base class of all."""
 
     provenance: dict[str, Any]
-    command_name: ClassVar[str]  # Of ``ClassifyResult``: ``classify``
-    __iter__: ClassVar[None] = None  # Else Python would try result[0], result[1], ...
+    command_name: ClassVar[str]  # ``classify``, for the class ``ClassifyResult``
+    #: A result is no sequence. Without this, ``for x in result`` would call result[0], result[1]...
+    __iter__: ClassVar[None] = None
 
     def __init_subclass__(cls) -> None:
         """Take the command's name from the class, unless it has another one."""
@@ -24,9 +29,10 @@ class Shown:
     def __repr__(self) -> str:
         """One line: the class, the model, and what a reader may ask it for."""
         model = self.provenance.get("model", {}).get("id", "a model")
-        head = next((f'["{head.name}"], ' for head in getattr(self, "heads", ())), "")
+        heads = getattr(self, "heads", ())
+        first_head = f'["{heads[0].name}"], ' if heads else ""
         table = ".to_frame(), .plot(), " if hasattr(self, "to_frame") else ""
-        return f"<{type(self).__name__} of {model}: print(), {head}{table}and its fields>"
+        return f"<{type(self).__name__} of {model}: print(), {first_head}{table}and its fields>"
 
     def __str__(self) -> str:
         """Return the answer in a sentence, as terminal and page begin."""

@@ -1,6 +1,6 @@
 """How a run shows what it measured: formats of figure files, and how much the terminal shows.
 
-Both hold inside a block of :func:`showing`, so that no function has to pass them on.
+Both hold inside a ``with showing(...)``, so that no function has to pass them on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Blocks in the terminal: rich tables and paragraphs, 80 columns wide or more.
 
-:func:`terminal` chooses what is shown, :func:`_drawn` draws one block; the maps of heads and the
-matrices below it take as many columns as fit.
+:func:`terminal` chooses what is shown, :func:`_drawn` draws one block; below it, maps of heads and
+matrices take as many columns as fit. ``Table`` and ``Text`` are our blocks; rich's classes are
+``RichTable`` and ``rich_text.Text``.
 """
 
 from __future__ import annotations
@@ -33,14 +34,26 @@ from headscope.show.blocks import (
 from headscope.show.cells import decimal, head_rows, make_table
 from headscope.show.style import is_verbose
 
-_STYLES = {"": "", "control": "", "code": "", "lead": "bold", "formula": "italic", "soft": "dim"}
-_STYLES |= {"check": "green", "passed": "bold green", "failed": "bold red", "warning": "yellow"}
+#: How rich writes the style of a paragraph.
+_STYLES = {
+    "": "",
+    "control": "",
+    "code": "",
+    "lead": "bold",
+    "formula": "italic",
+    "soft": "dim",
+    "check": "green",
+    "passed": "bold green",
+    "failed": "bold red",
+    "warning": "yellow",
+}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
 _NAME_WIDTH = 8  # Characters of a row's name
+_HEAD_WIDTH = 6  # Characters of a head's cell in a map of heads
 # Rows and columns that are shown of a matrix that is not tokens by tokens
 _CORNER_ROWS = 4
 _CORNER_COLUMNS = 8
-#: Styles of a matrix's cells: the least share of the scale, and the style from there on.
+#: Styles of a matrix's cells: the least value of a style as a share of the scale, and the style.
 _SHADES = (
     (0.6, "bold #ffffff on #005fd7"),
     (0.35, "#ffffff on #4a74ad"),
@@ -50,7 +63,7 @@ _SHADES = (
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Something that is drawn as wide as the terminal is when it is printed."""
+    """What rich draws as wide as the terminal is at the time when it is printed."""
 
     draw: Callable[[int], Iterable[RenderableType]]  # Called with the terminal's columns
 
@@ -156,20 +169,20 @@ def _head_cells(block: HeadMap) -> dict[tuple[str, int], rich_text.Text]:
 def _head_map(
     cells: Mapping[tuple[str, int], rich_text.Text], layers: Iterable[str] | None, columns: int
 ) -> Iterator[RichTable]:
-    """Draw a map of layers x heads, in several tables where the heads need more columns.
+    """Draw a map of layers x heads, in several tables if the heads do not fit side by side.
 
-    Heads that are missing stay empty. ``columns`` are the terminal's.
+    The cells of missing heads stay empty. ``columns`` is the width of the terminal.
     """
     rows = head_rows(cells, layers)
     name_width = max(5, 1 + max((len(layer) for layer, _ in rows), default=0))
     n_heads = len(rows[0][1]) if rows else 0
-    heads_across = max(1, (columns - name_width) // 6)
+    heads_across = max(1, (columns - name_width) // _HEAD_WIDTH)
     for start in range(0, n_heads, heads_across):
         heads = range(start, min(start + heads_across, n_heads))
         table = RichTable(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
         table.add_column("", width=name_width, no_wrap=True)
         for head in heads:
-            table.add_column(f"H{head}", width=6, justify="right", no_wrap=True)
+            table.add_column(f"H{head}", width=_HEAD_WIDTH, justify="right", no_wrap=True)
         for layer, row in rows:
             table.add_row(layer, *(row[head] or rich_text.Text("") for head in heads))
         yield table
@@ -185,7 +198,7 @@ def matrix_cell(value: float | None, weights: bool) -> str:
 
 
 def _square(block: Matrix, columns: int) -> Iterator[RenderableType]:
-    """Draw a matrix of tokens by tokens, as many as fit, its numbers shaded by their size."""
+    """Draw a matrix of tokens by tokens with shaded numbers; as many as fit into ``columns``."""
     width = 4 if block.weights else 5
     n_tokens = len(block.rows)
     n_shown = min((columns - _NAME_WIDTH - 1) // (width + 1), n_tokens)
@@ -218,7 +231,10 @@ def _scale(rows: Iterable[Iterable[float | None]], weights: bool) -> tuple[float
 
 def _shade(share: float) -> str:
     """Return the style of a cell by its share of the scale."""
-    return next((style for least, style in _SHADES if share >= least), "")
+    for least, style in _SHADES:
+        if share >= least:
+            return style
+    return ""
 
 
 def _corner(block: Matrix) -> Iterator[RenderableType]:
@@ -241,6 +257,7 @@ def _corner(block: Matrix) -> Iterator[RenderableType]:
 
 
 def _corner_number(value: float | None) -> str:
+    """Write a number in eight characters."""
     if value is None:
         return "-"
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"

@@ -45,7 +45,7 @@ class View(Generic[R]):
 
     # The command's own run
     human: Callable[[R], Iterable[RenderableType]]  # Tables and sentences for the terminal
-    files: Callable[[R], Mapping[str, bytes]]  # Files of a result folder by name, but the JSON
+    files: Callable[[R], Mapping[str, bytes]]  # Files of a result folder by name; the JSON apart
     csv: Callable[[R], str] = to_csv  # The main table as CSV; by default the result's ``to_frame``
     brief: Callable[[R], R] = lambda result: result  # What --format json prints without --verbose
     #: Names of files that not every run writes. Those that an earlier run has left in the folder
@@ -53,11 +53,11 @@ class View(Generic[R]):
     stale: tuple[str, ...] = ()
 
     # A report's page, and report.md
-    #: What the page says of single heads: cards with what this section knows. The second argument
-    #: lists the (layer, head) that samples and earlier sections know.
+    #: What the page says of single heads: cards with what this command knows of them. The second
+    #: argument lists the heads, as (layer, head), that the page has from other commands already.
     facts: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
     scales: tuple[Scale, ...] = ()  # Numbers on those cards by which the page can colour heads
-    #: Further parts, folded up, for what not every run measures.
+    #: Further blocks, folded up, for what not every run measures.
     more: Callable[[R], Iterable[Details]] = lambda result: ()
     #: The few numbers that a report leads with, each with its control.
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
@@ -77,9 +77,9 @@ def view(
 ) -> View[R]:
     """Make the view of a result that ``blocks`` describes.
 
-    ``frames`` make its CSV files, by name; a frame without columns, of what was not measured, makes
-    none. If ``page`` is given, a folder of results has a page of this name, too. ``fields`` are
-    further fields of :class:`View`.
+    ``frames`` make its CSV files, by name; one that returns a frame without columns, of what was
+    not measured, makes no file. If ``page`` is given, a folder of results has a page of this name,
+    too. ``fields`` are further fields of :class:`View`.
     """
 
     def human(result: R) -> Iterable[RenderableType]:
@@ -111,7 +111,10 @@ def view(
 
 
 def next_step(result: Any, why: str, command: str) -> Text:
-    """End a command's screen with one command to try on the same model."""
+    """End a command's screen with one command to try on the same model.
+
+    ``{}`` in ``command`` is the model: ``"classify {} --ablate"``.
+    """
     model = shlex.quote(visible(str(result.provenance["model"]["id"])))
     return Text(f"Next: {why} headscope {command.format(model)}", on=TERMINAL)
 

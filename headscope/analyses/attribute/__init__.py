@@ -1,4 +1,9 @@
-"""Which heads made this output: what ``headscope attribute`` can be asked."""
+"""Which heads made this output: what ``headscope attribute`` can be asked.
+
+Each field of the options is a keyword in Python and a flag on the command line. ``--help`` shows
+those that are marked ``Usual``, ``--help-all`` every one; ``$name`` in a message is replaced by
+the keyword or the flag. ``entry``, at the end, makes the function that users call.
+"""
 
 from __future__ import annotations
 

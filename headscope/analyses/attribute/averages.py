@@ -1,6 +1,7 @@
 """The rows of a result: means over examples of what parts and heads contribute.
 
-They are made of tables (examples, heads), whose columns :class:`ModelHeads` puts in order.
+They are made of tables (examples, heads), whose columns :class:`ModelHeads` puts in order. A
+``JointEstimate`` has two intervals, of this number alone and of all heads at once.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ HeadTables = Mapping[str, Array]
 class ModelHeads:
     """All heads of a model, in the order of the result."""
 
-    indices: list[HeadIndex]
-    #: Where in ``indices`` the heads are that write to the residual stream that is taken apart;
-    #: only these have a direct part.
+    indices: list[HeadIndex]  # (row of the attention layer, index in the layer)
+    #: Where in ``indices`` the heads are that write to the residual stream that is taken apart: all
+    #: but an encoder's where a decoder's stream is. Only these have a direct part.
     writing: list[int]
-    writing_sites: list[int]  # Rows of the sites of those
+    writing_sites: list[int]  # The rows of their attention layers
     roles: dict[HeadIndex, str]  # The primary role of each; empty without a classification
 
     @classmethod
@@ -70,7 +71,7 @@ class ModelHeads:
 
 
 def mean_over_examples(values: Array) -> Estimate:
-    """Return the mean of (examples,) with its Student's t interval; of few examples without."""
+    """Return the mean of (examples,) with its Student's t interval, which few examples lack."""
     mean = _joint_mean(values, 1)
     return Estimate(mean.value, mean.low, mean.high)
 
@@ -101,6 +102,7 @@ def agreement(first: Array, second: Array, columns: Sequence[int]) -> float | No
     for means in (first_means, second_means):
         if not above(means.max(), means.min()):
             return None
+    # The metric of similarity tasks, which is in per cent
     return value_of(spearman, {"similarity": first_means, "gold": second_means}) / 100
 
 
@@ -109,12 +111,12 @@ def agreement(first: Array, second: Array, columns: Sequence[int]) -> float | No
 
 def part_sums(loaded: LoadedModel, exact_sum: ExactSum, kind: str) -> tuple[PartSum, ...]:
     """Sum the parts of each kind; a target tells self-attention from cross-attention."""
-    stacks: dict[str, tuple[str, ...]] = {"heads": loaded.stacks}
+    stacks_of_part: dict[str, tuple[str, ...]] = {"heads": loaded.stacks}
     if kind == "target":
-        stacks = {"self-attention": ("decoder",), "cross-attention": ("cross",)}
+        stacks_of_part = {"self-attention": ("decoder",), "cross-attention": ("cross",)}
     sums = []
-    for name, in_stacks in stacks.items():
-        rows = [site.row for site in loaded.sites if site.stack in in_stacks]
+    for name, stacks in stacks_of_part.items():
+        rows = [site.row for site in loaded.sites if site.stack in stacks]
         sums.append(PartSum(name, mean_over_examples(exact_sum.heads[:, rows].sum((1, 2)))))
     return (
         *sums,
@@ -127,7 +129,10 @@ def part_sums(loaded: LoadedModel, exact_sum: ExactSum, kind: str) -> tuple[Part
 def head_rows(
     loaded: LoadedModel, heads: ModelHeads, tables: HeadTables
 ) -> Iterator[AttributedHead]:
-    """Average every number of every head; ``direct`` is unknown where a head writes elsewhere."""
+    """Average every number of every head; ``direct`` is unknown where a head writes elsewhere.
+
+    ``tables`` have the names of fields of :class:`AttributedHead`.
+    """
     for j, (row, index) in enumerate(heads.indices):
         site = loaded.sites[row]
         means = {name: _joint_mean(table[:, j], len(heads)) for name, table in tables.items()}
@@ -151,7 +156,7 @@ def layer_rows(
 ) -> Iterator[AttributedLayer]:
     """Average the parts of every layer, and correlate its heads' parts with removal.
 
-    ``removal_indices`` are those of the examples on which heads were removed.
+    ``removal_indices`` are the examples on which heads were removed.
     """
     for row in heads.writing_sites:
         site = loaded.sites[row]
@@ -183,8 +188,8 @@ def group_rows(loaded: LoadedModel, heads: ModelHeads, tables: HeadTables) -> It
         members.setdefault(name, []).append(j)
     for name, group in members.items():
         writing = [j for j in group if j in heads.writing]
-        together = UNKNOWN
+        direct = UNKNOWN
         if writing:
-            together = mean_over_examples(tables["direct"][:, writing].sum(-1))
+            direct = mean_over_examples(tables["direct"][:, writing].sum(-1))
         removed = mean_over_examples(tables["removed"][:, group].mean(-1))
-        yield HeadGroup(name, len(group), together, removed)
+        yield HeadGroup(name, len(group), direct, removed)

@@ -1,7 +1,9 @@
-"""Calibration text, and what heads put out on it on average.
+"""Calibration text, and the mean output z of every head on it.
 
-A head that is removed by its mean leaves its mean z over these texts behind, special tokens apart.
-They share no sentence with what is taken apart.
+Where a head is removed "with its mean left", its z becomes its mean over these texts: one mean for
+ordinary tokens and one for special tokens. They share no sentence with what is taken apart.
+
+A ``Row`` is one tokenised text; a ``PairRow`` a source with the target that a decoder writes.
 """
 
 from __future__ import annotations
@@ -33,15 +35,16 @@ from headscope.models.run.intervene import Means, sums_of_z
 from headscope.models.run.loaded import LoadedModel, ends_of
 
 TEXTS = 64  # Texts that heads' means are taken over, spread evenly over the file.
-GENERATED = 16  # Sources of a text without targets, which the model then generates.
+GENERATED = 16  # Fewer where the model has to write targets, since the text has sources alone.
 _ROWS_AT_ONCE = 32
 
-#: What stands in for removed heads' z in a text, (1, n_heads, pos, d_head) by row of the site.
+#: Called with a text; returns what stands in for the z of removed heads in it: (1, n_heads, pos,
+#: d_head) for each attention layer, by its row.
 Replacement = Callable[[Row], Means]
 
 
-def spread(n: int, most: int) -> list[int]:
-    """Return at most ``most`` indices below ``n``, evenly spread."""
+def evenly_spaced(n: int, most: int) -> list[int]:
+    """Return at most ``most`` indices below ``n`` at even distances: 6, 3 -> [0, 2, 4]."""
     count = min(n, most)
     return [i * n // count for i in range(count)]
 
@@ -56,18 +59,18 @@ def calibration_rows(
     data: Examples | None,
     texts: Sequence[str],
 ) -> tuple[list[Row], dict[str, Any]]:
-    """Return the texts that heads' means are taken over, and what they are, as in the result.
+    """Return the texts that heads' means are taken over, and what the result says of them.
 
     For a target they are pairs of the calibration file, else of the data, else sources of the
-    built-in sample with what the model writes for them. ``texts`` are those that are taken apart,
-    where there is no ``data``.
+    built-in sample with what the model writes for them. What is taken apart are the ``texts``, or
+    the ``data``.
     """
     source = _calibration_source(kind, options, data)
-    measured_texts = data or Examples("texts", "", first=tuple(texts))
+    measured_texts = Examples("texts", "", first=tuple(texts)) if data is None else data
     unshared = without_shared(source, measured_texts)
     generates = kind == "target" and source.second is None
     most = GENERATED if generates else TEXTS
-    chosen = unshared.examples.pick(spread(len(unshared.examples), most))
+    chosen = unshared.examples.pick(evenly_spaced(len(unshared.examples), most))
 
     encoded: Iterator[Row | None]
     if generates:
@@ -117,32 +120,35 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> Replacement:
     Returns what stands in for z in another text: at each position the mean of its kind, ordinary
     or special.
     """
+    # By row of the attention layer: sums (2, n_heads, d_head), counts (2,); ordinary tokens first
     sums, counts = sums_of_z(loaded, _batches_with_kinds(loaded, rows), kinds=2)
-    ordinary_means: dict[int, Tensor] = {}  # (n_heads, 1, d_head), by row of the site
+    ordinary_means: dict[int, Tensor] = {}  # (n_heads, 1, d_head)
     special_means: dict[int, Tensor] = {}
-    for row, total in sums.items():
-        # The ordinary mean stands in where no token is special.
-        special = 1 if counts[row][1] else 0
-        ordinary_means[row] = (total[0] / counts[row][0].clamp(min=1))[:, None]
-        special_means[row] = (total[special] / counts[row][special].clamp(min=1))[:, None]
+    for layer_row, (ordinary_sum, special_sum) in sums.items():
+        n_ordinary, n_special = counts[layer_row]
+        ordinary_mean = (ordinary_sum / n_ordinary.clamp(min=1))[:, None]
+        ordinary_means[layer_row] = ordinary_mean
+        special_means[layer_row] = ordinary_mean
+        if n_special > 0:
+            special_means[layer_row] = (special_sum / n_special)[:, None]
 
-    def at_mean(text: Row) -> Means:
+    def means_for(text: Row) -> Means:
         """Give each position of a text the mean z of its kind."""
-        replaced = {}
+        means = {}
         for site in loaded.sites:
-            ordinary = _ordinary_tokens([text], site.stack)[:, None, :, None]
-            replaced[site.row] = torch.where(
-                ordinary, ordinary_means[site.row], special_means[site.row]
+            is_ordinary = _ordinary_tokens([text], site.stack)[:, None, :, None]
+            means[site.row] = torch.where(
+                is_ordinary, ordinary_means[site.row], special_means[site.row]
             )
-        return replaced
+        return means
 
-    return at_mean
+    return means_for
 
 
 def _batches_with_kinds(
     loaded: LoadedModel, rows: Sequence[Row]
 ) -> Iterator[tuple[Padded, dict[str, tuple[Tensor, Tensor]]]]:
-    """Pad texts, with masks of their ordinary and of their special tokens by stack."""
+    """Yield padded texts with two masks for each stack: of ordinary, and of special tokens."""
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         batch_rows = rows[start : start + _ROWS_AT_ONCE]
         batch = padded(batch_rows, loaded.pad_id, loaded.device)
@@ -155,7 +161,7 @@ def _batches_with_kinds(
 
 
 def _ordinary_tokens(rows: Sequence[Row], stack: str) -> Tensor:
-    """Return which of a stack's queries are ordinary tokens, not special ones: (batch, pos)."""
+    """Return where a stack's queries are ordinary tokens, (batch, pos): not special, no padding."""
     marks = []
     for row in rows:
         length = len(row.ids)

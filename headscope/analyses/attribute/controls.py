@@ -1,4 +1,7 @@
-"""What an attribution is compared with: texts that do not belong together, and random weights."""
+"""What an attribution is compared with: texts that do not belong together, and random weights.
+
+An ``Example`` is one output that is taken apart, with its tokenised texts (``rows``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headscope.analyses.attribute.calibration import spread
+from headscope.analyses.attribute.calibration import evenly_spaced
 from headscope.analyses.attribute.outputs import Example
 from headscope.data.token_rows import Row
 from headscope.models.run.loaded import LoadedModel
@@ -22,8 +25,8 @@ def shuffled_examples(
 ) -> list[Example]:
     """Return examples whose output should show nothing: texts that do not belong together.
 
-    Examples of a file get the next one's text, a single example gets calibration texts. The logit
-    of a class or a token is that of other texts.
+    In a file the last text of each example is exchanged for that of the next one. A single example
+    gets calibration texts. Of a class or a token, the same logit is read for another text.
     """
     first = examples[0]
     if len(examples) == 1:
@@ -31,11 +34,10 @@ def shuffled_examples(
             return _same_output_of(loaded, first, calibration)[:UNRELATED]
         return _paired_with(first, calibration)
     n = len(examples)
-    chosen = spread(n, SHUFFLED)  # at even distances, if there are more
-    following = [(examples[i], examples[(i + 1) % n]) for i in chosen]
+    with_next = [(examples[i], examples[(i + 1) % n]) for i in evenly_spaced(n, SHUFFLED)]
     if first.kind in ("class", "token"):
-        return [replace(other, label=example.label) for example, other in following]
-    return [_exchanged(example, [other.rows[-1]]) for example, other in following]
+        return [replace(next_one, label=example.label) for example, next_one in with_next]
+    return [_exchanged(example, [next_one.rows[-1]]) for example, next_one in with_next]
 
 
 def _paired_with(example: Example, calibration: Sequence[Row]) -> list[Example]:
@@ -45,28 +47,32 @@ def _paired_with(example: Example, calibration: Sequence[Row]) -> list[Example]:
     next one for the third.
     """
     last_ids = example.rows[-1].ids
-    unrelated = [row for row in calibration if row.ids != last_ids] or list(calibration)
+    unrelated = [row for row in calibration if row.ids != last_ids]
+    if not unrelated:
+        unrelated = list(calibration)
     if len(example.rows) < 3:
         return [_exchanged(example, [row]) for row in unrelated[:UNRELATED]]
-    following = [*unrelated[1:], unrelated[0]]  # the first text follows the last
-    second_and_third = zip(unrelated[:UNRELATED], following, strict=False)
+    next_ones = [*unrelated[1:], unrelated[0]]  # the first text follows the last
+    second_and_third = zip(unrelated[:UNRELATED], next_ones, strict=False)
     return [_exchanged(example, texts) for texts in second_and_third]
 
 
 def _exchanged(example: Example, rows: Sequence[Row]) -> Example:
-    """Exchange the texts after the first of a cosine, or the source of a target."""
+    """Exchange the texts after the first of a cosine for ``rows``, or the source of a target."""
     if example.kind == "cosine":
         return replace(example, rows=(example.rows[0], *rows))
     (source,) = rows
-    source_and_target = replace(example.pair, ids=source.ids, content=source.content)
-    return replace(example, rows=(source_and_target,))
+    exchanged = replace(example.source_and_target, ids=source.ids, content=source.content)
+    return replace(example, rows=(exchanged,))
 
 
 def _same_output_of(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:
-    """Return the same logit of other texts; a token's is read at a masked middle token."""
+    """Return the same logit of other texts, for a token that of their middle token, masked."""
     if example.kind == "class":
-        if example.rows[0].types is not None:
-            rows = [replace(row, types=row.types or (0,) * len(row)) for row in rows]
+        if example.rows[0].types is not None:  # the model reads token types: 0 for a single text
+            rows = [
+                replace(row, types=(0,) * len(row)) if row.types is None else row for row in rows
+            ]
         return [replace(example, rows=(row,)) for row in rows]
     mask = int(loaded.tokenizer.mask_token_id)
     masked_examples = []
@@ -74,14 +80,14 @@ def _same_output_of(loaded: LoadedModel, example: Example, rows: Sequence[Row]) 
         position = row.content[len(row.content) // 2]
         ids = (*row.ids[:position], mask, *row.ids[position + 1 :])
         masked = replace(row, ids=ids)
-        masked_examples.append(replace(example, rows=(masked,), position=position))
+        masked_examples.append(replace(example, rows=(masked,), mask_position=position))
     return masked_examples
 
 
 def random_weights(loaded: LoadedModel, seed: int) -> LoadedModel:
     """Return the model with random weights in all layers, under its own task head."""
     twin = random_twin(loaded, seed)
-    if loaded.network is loaded.model:
+    if loaded.network is loaded.model:  # there is no task head
         return twin
     network = copy.deepcopy(loaded.network)
     setattr(network, network.base_model_prefix, twin.model)

@@ -1,4 +1,9 @@
-"""Read what is taken apart: one text or pair, or a file of examples, and its controls' texts."""
+"""Read what is taken apart: one text or pair, or a file of examples, and its controls' texts.
+
+An output has one of four kinds: ``cosine``, ``class``, ``token`` or ``target``. :func:`_kind`
+chooses it; then the texts are tokenised (``Row``), and each becomes an ``Example``: the rows of one
+output, with the class or token whose logit it is.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +49,14 @@ class Opened:
     """The examples that are run, with their controls and the calibration texts."""
 
     kind: str
-    texts: tuple[str, ...]  # Of the one example; empty with data
+    texts: tuple[str, ...]  # The texts of the one example; empty with data
     label: str  # The class or token by name; empty for a cosine, and where examples have their own
     examples: list[Example]
-    skipped: int
-    shuffled: list[Example]
-    calibration_rows: list[Row]
-    calibration: dict[str, Any]
-    data: Examples | None
+    skipped: int  # How many examples of the data cannot be read
+    shuffled: list[Example]  # The control: examples whose texts do not belong together
+    calibration_rows: list[Row]  # The texts that heads' mean outputs are taken over
+    calibration: dict[str, Any]  # What the result says of them
+    data: Examples | None  # The file of examples, if there is one
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -60,7 +65,10 @@ class Opened:
 
 
 def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[LoadedModel, Opened]:
-    """Read texts or data; return the view of the model that they run, and what to run."""
+    """Read texts or data: what is run, and the part of the model that runs it.
+
+    That is the encoder alone, of an encoder-decoder model whose target is not taken apart.
+    """
     kind = _kind(loaded, options)
     _refuse_for_kind(loaded, kind, options)
     if kind != "target" and loaded.encoder_decoder:
@@ -81,7 +89,9 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
             texts = (source, target)
             examples = [example]
             if options.at is not None:
-                label = _label_name(loaded, "token", example.pair.labels[options.at - 1])
+                label = _label_name(
+                    loaded, "token", example.source_and_target.labels[options.at - 1]
+                )
     else:
         if data is None:
             texts = _texts(loaded, kind, options)
@@ -141,7 +151,8 @@ def _require_task_head(loaded: LoadedModel, kind: str) -> None:
 def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) -> None:
     """Refuse options that are for another output, and outputs that have no meaning."""
 
-    def first_set(*names: str) -> str | None:
+    def first_given(*names: str) -> str | None:
+        """Return the first of these options that the user gave."""
         return next((name for name in names if getattr(options, name)), None)
 
     if kind != "cosine" and options.against:
@@ -150,12 +161,12 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
         )
     if kind == "cosine" and options.label:
         raise InputError("label is for a class or a masked token, and this output is a cosine.")
-    if kind == "target" and (name := first_set("second", "label")):
+    if kind == "target" and (name := first_given("second", "label")):
         raise InputError(
             f"{loaded.name} writes a target for one source: give what it writes as 'target', "
             f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
         )
-    if kind != "target" and (name := first_set("target", "at")):
+    if kind != "target" and (name := first_given("target", "at")):
         raise InputError(
             f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
             f"a {kind} here; leave it out."
@@ -165,7 +176,7 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
 
 
 def _refuse_unnamed_class(loaded: LoadedModel, label: str | None) -> None:
-    """Refuse the class of an encoder-decoder, and one of several numbers that is not named."""
+    """Refuse the class of an encoder-decoder, and several numbers of which none is named."""
     if loaded.encoder_decoder:
         raise UnsupportedModelError(
             f"{loaded.name} is an encoder-decoder model, whose class cannot be taken apart; give "
@@ -211,10 +222,10 @@ def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[s
 
 def _sample(loaded: LoadedModel) -> tuple[str, ...]:
     """Return one or two sentences of the built-in sample."""
-    handy = short_sentences(loaded, 2)
-    if not handy:
+    sentences = short_sentences(loaded, 2)
+    if not sentences:
         raise InputError(f"No sentence of the built-in sample fits {loaded.name}; give a text.")
-    return tuple(text for text, _ in handy)
+    return tuple(text for text, _ in sentences)
 
 
 # --- embeddings, classes and masked tokens --------------------------------------------------------
@@ -224,6 +235,7 @@ def _encoded(
     loaded: LoadedModel, kind: str, data: Examples | None, texts: Sequence[str]
 ) -> tuple[list[Example], int]:
     """Return the examples that fit the model, without labels, and how many do not."""
+    # Texts by column: the first texts of all examples, then the second ones.
     columns = [[text] for text in texts]
     if data is not None:
         columns = [list(data.first)]
@@ -246,7 +258,7 @@ def _encoded(
 
 
 def _encoded_cosines(loaded: LoadedModel, columns: Sequence[Sequence[str]]) -> list[Example]:
-    """Encode texts that are compared, by column: those of an example stand side by side."""
+    """Encode texts that are compared; an example has one text of every column."""
     prompt = loaded.pooling.prompt
     encoded = [
         list(encode_rows(loaded, [prompt + text for text in column], None)) for column in columns
@@ -262,7 +274,7 @@ def _encoded_cosines(loaded: LoadedModel, columns: Sequence[Sequence[str]]) -> l
 def _encoded_logits(
     loaded: LoadedModel, kind: str, columns: Sequence[Sequence[str]]
 ) -> list[Example]:
-    """Encode texts, or pairs that are read at once, whose class or masked token is read."""
+    """Encode texts whose class or masked token is read; with two columns, pairs of texts."""
     second = columns[1] if len(columns) > 1 else None
     mask = getattr(loaded.tokenizer, "mask_token_id", None)
     examples = []
@@ -272,7 +284,7 @@ def _encoded_logits(
         if kind == "class":
             examples.append(Example(kind, (row,)))
         elif mask in row.ids:
-            examples.append(Example(kind, (row,), position=row.ids.index(mask)))
+            examples.append(Example(kind, (row,), mask_position=row.ids.index(mask)))
     return examples
 
 

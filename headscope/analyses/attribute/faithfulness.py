@@ -8,6 +8,10 @@ the faithfulness f(k). Mueller et al. 2025 (arXiv:2504.13151) integrate it over 
     CMD   area between f and 1, the largest |effects|    does it do the same?  0 is the whole model
 
 Rankings come from one half of the examples, and the other half judges them.
+
+:func:`judge_rankings` is the whole measurement; :class:`_Curves`, at the end, turns outputs without
+some heads into curves and areas. Areas have bootstrap intervals over the examples, and are computed
+from ``counts`` (resamples, examples): how often each example was drawn.
 """
 
 from __future__ import annotations
@@ -39,11 +43,11 @@ RANDOM_RANKINGS = 19
 #: Shares of the heads that are kept, rounded up to whole heads; none and all besides.
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
 
-Order = tuple[int, ...]  # Indices of all heads, those that are kept longest first
+Order = tuple[int, ...]  # Indices of all heads, the one that matters most first
 
 
 class _Ranking(NamedTuple):
-    """The two orders in which the heads of a ranking are kept."""
+    """A ranking of the heads, in two orders."""
 
     signed: Order  # The largest effects first
     absolute: Order  # The largest sizes of effects first
@@ -60,38 +64,39 @@ def judge_rankings(
     circuit: Sequence[int],
     seed: int,
 ) -> Faithfulness | None:
-    """Judge the rankings of heads by their ``effects`` (examples, heads), and random rankings.
+    """Judge rankings of the heads, and random ones beside them.
 
-    ``circuit`` holds the indices of heads that are known to make the output. Returns None where all
-    heads at their mean leave the outputs as they are.
+    ``effects`` has for each ranking, by its name, the effects (examples, heads) that it ranks by;
+    ``means`` is what removed heads leave behind; ``circuit`` holds the indices of heads that are
+    known to make the output. Returns None where all heads at their mean leave the outputs as they
+    are.
     """
     # Which examples rank the heads, and which judge the rankings
     ranking_examples, judging_examples = _halves(examples, seed)
     same = ranking_examples == judging_examples
 
     # The change from all heads at their mean to the whole model
-    versions = [Versions(loaded, example) for example in examples]
+    versions = [Versions(loaded, example) for example in examples]  # runs each without any heads
     whole_outputs = np.array([version.output for version in versions])
     ablated_outputs = np.array([version.outputs([heads], means)[0] for version in versions])
     change = whole_outputs - ablated_outputs
-    sizes = (
+    output_sizes = (
         np.abs(whole_outputs[judging_examples]).sum()
         + np.abs(ablated_outputs[judging_examples]).sum()
     )
-    if not np.abs(change[judging_examples]).sum() > ROUNDING * sizes:
+    if not np.abs(change[judging_examples]).sum() > ROUNDING * output_sizes:
         return None
     # Heads may raise one output and lower another: each counts in the direction of its change.
     direction = np.sign(change)
 
     # Rankings
-    scores = {
-        name: tied((direction[:, None] * effect)[ranking_examples].mean(0))
-        for name, effect in effects.items()
-    }
-    rankings = {
-        name: _Ranking(_descending(score), _descending(np.abs(score)))
-        for name, score in scores.items()
-    }
+    scores: dict[str, Array] = {}  # (heads,): the mean effect of each head
+    rankings: dict[str, _Ranking] = {}
+    for name, effect in effects.items():
+        directed = direction[:, None] * effect
+        score = tied(directed[ranking_examples].mean(0))
+        scores[name] = score
+        rankings[name] = _Ranking(_descending(score), _descending(np.abs(score)))
     rng = np.random.default_rng(abs(seed))
     random_orders = [tuple(rng.permutation(len(heads)).tolist()) for _ in range(RANDOM_RANKINGS)]
     random_rankings = [_Ranking(order, order) for order in random_orders]
@@ -101,12 +106,12 @@ def judge_rankings(
     removed_sets = _removed_sets([*random_rankings, *rankings.values()], kept_counts)
     head_sets = [[heads[j] for j in sorted(removed)] for removed in removed_sets]
     brought_back = np.empty((len(judging_examples), len(removed_sets)))
-    for row, i in enumerate(judging_examples):
+    for n_done, i in enumerate(judging_examples):
         outputs = versions[i].outputs(head_sets, means)
-        brought_back[row] = direction[i] * (outputs - ablated_outputs[i])
-        progress("rankings judged", row + 1, len(judging_examples))
+        brought_back[n_done] = direction[i] * (outputs - ablated_outputs[i])
+        progress("rankings judged", n_done + 1, len(judging_examples))
 
-    # Their curves and areas
+    # Curves and areas of that
     curves = _Curves(
         kept_counts=kept_counts,
         n_heads=len(heads),
@@ -133,9 +138,10 @@ def judge_rankings(
 
 
 def _halves(examples: Sequence[Example], seed: int) -> tuple[list[int], list[int]]:
-    """Split examples in two that share no sentence: indices of those that rank, and that judge.
+    """Split examples into two halves that share no sentence; returns the indices of each.
 
-    A single example, or examples that all share sentences, do both.
+    The first half ranks the heads, the second judges the rankings. A single example, or examples
+    that all share sentences, do both.
     """
     sentences: list[list[Hashable]] = []
     for example in examples:
@@ -156,8 +162,11 @@ def _descending(scores: Array) -> Order:
 
 
 def _removed_sets(rankings: Sequence[_Ranking], kept_counts: Sequence[int]) -> list[frozenset[int]]:
-    """List the sets of heads that go where the first heads of a ranking stay, each once."""
-    removed: dict[frozenset[int], None] = {}
+    """List the sets of heads that are removed so that the first ones of a ranking stay.
+
+    Each set once: of the order (2, 0, 1) with 1 and 2 heads kept, {0, 1} and {1}.
+    """
+    removed: dict[frozenset[int], None] = {}  # a set that remembers its order
     for ranking in rankings:
         for order in ranking:
             removed |= dict.fromkeys(frozenset(order[n_kept:]) for n_kept in kept_counts)
@@ -165,16 +174,21 @@ def _removed_sets(rankings: Sequence[_Ranking], kept_counts: Sequence[int]) -> l
 
 
 def _roc(scores: Array, circuit: Sequence[int]) -> float | None:
-    """Return the chance that a head of the circuit has a larger score than another, ties half."""
-    members = np.isin(np.arange(len(scores)), circuit)
-    pairs = scores[members][:, None] - scores[~members]
-    return float((np.sign(pairs).mean() + 1) / 2) if pairs.size else None
+    """Return the area under the ROC curve of a circuit; None if it has all heads.
+
+    That is the chance that a head of the circuit has a larger score than another; ties count half.
+    """
+    in_circuit = np.isin(np.arange(len(scores)), circuit)
+    differences = scores[in_circuit][:, None] - scores[~in_circuit]  # (circuit, others)
+    if not differences.size:
+        return None
+    return float((np.sign(differences).mean() + 1) / 2)
 
 
 def _against_random(curve: RankingCurve, random: Sequence[RankingCurve]) -> RankingCurve:
-    """Add how often random rankings are at least as good."""
-    better = sum(float(other.cpr) >= float(curve.cpr) for other in random)
-    nearer = sum(float(other.cmd) <= float(curve.cmd) for other in random)
+    """Add p-values: how often random rankings are at least as good."""
+    better = sum(float(random_curve.cpr) >= float(curve.cpr) for random_curve in random)
+    nearer = sum(float(random_curve.cmd) <= float(curve.cmd) for random_curve in random)
     draws = len(random)
     return replace(curve, cpr_p=(1 + better) / (1 + draws), cmd_p=(1 + nearer) / (1 + draws))
 
@@ -186,10 +200,10 @@ def _against_random(curve: RankingCurve, random: Sequence[RankingCurve]) -> Rank
 class _Curves:
     """What keeping the first heads of a ranking brings back, example by example."""
 
-    kept_counts: Sequence[int]  # Heads that are kept, without none and all
+    kept_counts: Sequence[int]  # How many heads are kept; none and all are added
     n_heads: int
     total: Array  # (examples,): the size of the change from all heads at their mean to the model
-    #: (examples,): how much of it comes back, by the set of heads that go
+    #: (examples,): how much of it comes back, by the set of removed heads
     brought_back: Mapping[frozenset[int], Array]
     seed: int  # Of the bootstrap over examples
 
@@ -202,9 +216,10 @@ class _Curves:
 
     def _measured(self, order: Order, area: Metric) -> tuple[tuple[float, ...], Estimate]:
         """Return the faithfulness of an order, and its area with an interval over examples."""
-        between = [self.brought_back[frozenset(order[k:])] for k in self.kept_counts]
+        by_count = [self.brought_back[frozenset(order[k:])] for k in self.kept_counts]
         nothing = np.zeros_like(self.total)
-        outputs = {"change": self.total, "back": np.stack([nothing, *between, self.total], 1)}
+        back = np.stack([nothing, *by_count, self.total], 1)  # (examples, kept)
+        outputs = {"change": self.total, "back": back}
         once_each = np.ones((1, len(self.total)))
         curve = tuple(_faithfulness(outputs, once_each)[0].tolist())
         return curve, interval_of(area, outputs, seed=self.seed)

@@ -2,7 +2,11 @@
 
 An output is one number: the cosine of two texts' embeddings (or the difference of two cosines), the
 logit of a class, the logit of a token at a mask, or the mean logit of the tokens of what an
-encoder-decoder should write.
+encoder-decoder should write. An :class:`Example` says which output of which texts it is.
+
+A ``Row`` is one tokenised text, and a ``PairRow`` a source with the target that a decoder should
+write. From a run of the model each row gets a *vector* (:func:`vectors`): its embedding of length
+1, or its logits. An output is read from the vectors of an example's rows (:func:`value_of`).
 """
 
 from __future__ import annotations
@@ -37,27 +41,28 @@ class Example:
     #: with the second, minus that of the first with the third.
     rows: tuple[Row, ...]
     label: int = 0  # The class or the token whose logit it is
-    position: int = 0  # Of the mask
-    positions: tuple[int, ...] = ()  # Of the target's tokens that count; its row is a PairRow.
+    mask_position: int = 0  # Where the mask stands, for a token
+    #: The positions of a target whose tokens count; its row is a PairRow
+    target_positions: tuple[int, ...] = ()
 
     @property
-    def pair(self) -> PairRow:
-        """The source and its target."""
+    def source_and_target(self) -> PairRow:
+        """The only row of an example of the kind ``target``."""
         (row,) = self.rows
         assert isinstance(row, PairRow)
         return row
 
     def __len__(self) -> int:
-        """Tokens that it takes up in a batch, padding included."""
+        """Count the tokens that it takes up in a batch, padding included."""
         return len(self.rows) * max(map(len, self.rows))
 
 
 class ExampleBatch(NamedTuple):
     """Some examples that are run together."""
 
-    indices: list[int]  # Of the examples among all
+    indices: list[int]  # Which of all examples they are
     examples: list[Example]
-    rows: Padded  # Those of the first example, then those of the second, and so on
+    rows: Padded  # The rows of the first example, then those of the second, and so on
 
 
 def batches(loaded: LoadedModel, examples: Sequence[Example]) -> Iterator[ExampleBatch]:
@@ -65,30 +70,33 @@ def batches(loaded: LoadedModel, examples: Sequence[Example]) -> Iterator[Exampl
     tokens = TOKENS_AT_ONCE
     if examples[0].kind == "target":
         tokens = min(tokens, LOGITS_AT_ONCE // loaded.vocab_size)
-    shortest_first = iter(sorted(range(len(examples)), key=lambda i: len(examples[i])))
+    # ``buckets`` sorts by length and cuts the sorted list; the indices are sorted the same way.
+    shortest_first = sorted(range(len(examples)), key=lambda i: len(examples[i]))
+    n_done = 0
     for bucket in buckets(examples, tokens):
         rows: list[Row] = []
         for example in bucket:
             rows += example.rows
-        indices = [next(shortest_first) for _ in bucket]
+        indices = shortest_first[n_done : n_done + len(bucket)]
+        n_done += len(bucket)
         yield ExampleBatch(indices, bucket, padded(rows, loaded.pad_id, loaded.device))
 
 
 def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 1) -> Select | None:
-    """Return what keeps a task head from reading every position, which for a vocabulary is slow.
+    """Return the function that picks the last states which the task head reads.
 
-    For a masked token it reads each row's mask alone; for a cosine, which does not use it, a single
-    position. None where the head reads what it always does. ``repeat`` says how often the batch
-    holds all examples.
+    Logits over a vocabulary at every position would be slow. So for a masked token the head reads
+    each row's mask alone, and for a cosine, which does not need the head, a single position. None
+    where it reads all states as usual. ``repeat`` says how often the batch holds all examples.
     """
     if examples[0].kind == "cosine" and loaded.task_head in TOKEN_HEADS:
         return one_position
     if examples[0].kind != "token":
         return None
-    positions = torch.tensor([example.position for example in examples]).repeat(repeat)
+    positions = torch.tensor([example.mask_position for example in examples]).repeat(repeat)
 
     def at_masks(hidden: Tensor) -> Tensor:
-        """Return the states at the masks, (batch, 1, d_model), of all of them."""
+        """Pick the state at each row's mask: (batch, pos, d_model) -> (batch, 1, d_model)."""
         rows = torch.arange(len(hidden))
         return hidden[rows, positions.to(hidden.device)][:, None]
 
@@ -98,7 +106,7 @@ def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 
 def vectors(
     loaded: LoadedModel, kind: str, batch: Padded, hidden: Tensor, logits: Tensor | None
 ) -> Tensor:
-    """Return the vector of each row that outputs are read from: unit embedding, or logits."""
+    """Return the vector of each row, (batch, d): its embedding of length 1, or all its logits."""
     if kind == "cosine":
         embedded = loaded.pooling.embed(hidden, batch.attention_mask)
         return torch.nn.functional.normalize(embedded, dim=-1)
@@ -107,10 +115,11 @@ def vectors(
 
 
 def value_of(example: Example, rows: Tensor) -> Tensor:
-    """Read an example's output from the vectors of its rows, (..., rows, d): (...)."""
+    """Read an example's output from the vectors of its rows: (..., rows, d) -> (...)."""
     if example.kind == "cosine":
         first = rows[..., :1, :]
-        cosines = (first * rows[..., 1:, :]).sum(-1)
+        compared = rows[..., 1:, :]
+        cosines = (first * compared).sum(-1)  # (..., one or two)
         if len(example.rows) == 3:
             return cosines[..., 0] - cosines[..., 1]
         return cosines[..., 0]
@@ -124,21 +133,25 @@ def _target_logits(example: Example, rows: Tensor) -> Tensor:
 
     ``rows`` (..., 1, target_pos * vocabulary) are the logits of all positions, one after the other.
     """
-    target = example.pair.labels
-    positions = list(example.positions)
+    target = example.source_and_target.labels
+    positions = list(example.target_positions)
     flat = rows[..., 0, :]
-    logits = flat.reshape(*flat.shape[:-1], len(target), -1)[..., positions, :]
+    by_position = flat.reshape(*flat.shape[:-1], len(target), -1)  # (..., target_pos, vocabulary)
+    logits = by_position[..., positions, :]
     labels = torch.tensor([target[i] for i in positions], device=rows.device)
     return logits.gather(-1, labels[:, None].expand(*logits.shape[:-1], 1))[..., 0]
 
 
 def logit_values(examples: Sequence[Example], logits: Tensor) -> Tensor:
-    """Read each example's output from its own row of logits (batch, pos, classes): (batch, 1)."""
+    """Read each example's output from its logits: (batch, pos, outputs) -> (batch, 1).
+
+    For a class the logits are (batch, outputs).
+    """
     values = []
     for example, row in zip(examples, logits, strict=True):
         without_padding = row
         if example.kind == "target":
-            without_padding = row[: len(example.pair.labels)]
+            without_padding = row[: len(example.source_and_target.labels)]
         values.append(value_of(example, without_padding.flatten()[None]))
     return torch.stack(values)[:, None]
 

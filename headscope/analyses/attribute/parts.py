@@ -1,8 +1,13 @@
 """The exact sum: what each part of a model contributes to its outputs.
 
-An output is made linear in what the layers write: with the statistics of norms held fixed, a
-readout says how much of each direction of the residual stream it takes. A part's contribution is
-what it writes, along the readout; :func:`exact_sum_of` adds all of them up and checks the sum.
+An output is made linear in what the layers write: with the statistics of norms held fixed it is the
+dot product of the last states with some vectors, the *readout*, and a constant. The last states are
+the sum of what every part has written to the residual stream, so the contribution of a part is the
+dot product of what it wrote with the readout. :func:`exact_sum_of` adds all of them up and checks
+the sum.
+
+A ``RecordedRun`` is one batch with what every layer wrote; ``Contributions`` are the numbers that
+it makes of a readout, by text (row) and position.
 
 Of an encoder-decoder whose target is taken apart the parts are the decoder's: its embeddings, heads
 of self-attention and of cross-attention, feed-forward networks and biases.
@@ -42,7 +47,7 @@ _TINY = 1e-300  # Stands in for the length of an embedding that is zero.
 
 @dataclass(frozen=True)
 class ExactSum:
-    """The outputs of some examples, and the parts that each is the sum of, by example first."""
+    """The outputs of some examples, and the parts that each of them is the sum of."""
 
     output: Array  # (examples,)
     embeddings: Array  # (examples,)
@@ -57,7 +62,7 @@ class ExactSum:
     def error(self) -> Array:
         """How far the sum is off, relative to the sum of absolute parts, (examples,)."""
         n = len(self.output)
-        every_part = np.concatenate(
+        all_parts = np.concatenate(
             [
                 self.embeddings.reshape(n, 1),
                 self.heads.reshape(n, -1),
@@ -66,8 +71,8 @@ class ExactSum:
             ],
             axis=1,
         )
-        difference = every_part.sum(axis=1) - self.output
-        absolute = np.abs(every_part).sum(axis=1)
+        difference = all_parts.sum(axis=1) - self.output
+        absolute = np.abs(all_parts).sum(axis=1)
         return np.asarray(np.abs(difference) / np.maximum(absolute, _TINY))
 
 
@@ -103,12 +108,12 @@ def exact_sum_of(
 class PartsOfBatch(NamedTuple):
     """One batch of examples, taken apart."""
 
-    indices: list[int]  # Of the examples among all
+    indices: list[int]  # Which of all examples they are
     run: RecordedRun
     output: Tensor  # (examples,)
-    contributions: Contributions  # Of each row: of each text, where an example has several
-    #: (rows, pos, d_model), for cosines: the readout of each row's own direction, times how much
-    #: the output changes as the row's embedding grows. None for logits.
+    contributions: Contributions  # Of each row: a text, of which an example may have several
+    #: (rows, pos, d_model), for cosines: the readout of what the output loses as the embedding of
+    #: the row becomes longer. None for logits.
     length_readout: Tensor | None
 
 
@@ -120,14 +125,16 @@ def take_apart_batches(
     ``by_source`` splits what heads write by the token that they read.
     """
     for batch in batches(loaded, examples):
+        # Run the batch, and keep what every layer writes.
         run = record(
             loaded,
             anatomy,
             *batch.rows.inputs,
-            decoder=batch.rows.decoder_inputs or None,
+            decoder=batch.rows.decoder_inputs or None,  # empty if there is no decoder
             patterns=by_source,
             select=select_read(loaded, batch.examples),
         )
+        # Make the outputs linear in the last states: outputs = sum(readout's value * weights).
         length_readout = None
         if examples[0].kind == "cosine":
             readout = Readout(embedding(loaded, batch.rows.attention_mask), run.hidden)
@@ -140,17 +147,18 @@ def take_apart_batches(
             assert run.logits is not None
             output = logit_values(batch.examples, run.logits)[:, 0]
             weights = torch.ones_like(readout.value)
-        read_by, constant = readout.of(weights)
-        contributions = run.contributions(read_by, by_source=by_source)
+        # Multiply what every part wrote with the readout.
+        readout_vectors, constant = readout.of(weights)
+        contributions = run.contributions(readout_vectors, by_source=by_source)
         with_constant = replace(contributions, biases=contributions.biases + constant)
         yield PartsOfBatch(batch.indices, run, output, with_constant, length_readout)
-        del run, readout, contributions, with_constant
+        del run, readout, contributions, with_constant  # memory for the next batch
 
 
 def _logit_readout(
     loaded: LoadedModel, anatomy: Anatomy, batch: ExampleBatch, run: RecordedRun
 ) -> Readout:
-    """Make the task head linear at one run: each example's logit, (rows, 1)."""
+    """Make the task head linear at one run; the value is each example's logit, (rows, 1)."""
     function = task_head(
         loaded,
         anatomy.end,
@@ -169,8 +177,10 @@ class _CosineWeights(NamedTuple):
     """
 
     output: Tensor  # (examples,)
-    by_row: Tensor  # (rows, d): the lengths of the embeddings held fixed
-    of_lengths: Tensor  # (rows, d): what growing in its own direction takes off the output
+    by_row: Tensor  # (rows, d): weights, with the lengths of the embeddings held fixed
+    #: (rows, d): vectors along the embeddings, as long as the loss of output for each unit by which
+    #: an embedding becomes longer
+    of_lengths: Tensor
 
 
 def _cosine_weights(embeddings: Tensor, n_examples: int) -> _CosineWeights:
@@ -182,15 +192,16 @@ def _cosine_weights(embeddings: Tensor, n_examples: int) -> _CosineWeights:
     texts = embeddings.reshape(n_examples, -1, embeddings.shape[-1])  # (examples, texts, d)
     first = texts[:, :1]
     compared = texts[:, 1:]
-    sign = texts.new_tensor([1.0, -1.0])[: compared.shape[1], None]
+    sign = texts.new_tensor([1.0, -1.0])[: compared.shape[1], None]  # (texts - 1, 1)
     norms = texts.norm(dim=-1, keepdim=True)
     lengths = (norms[:, :1] * norms[:, 1:]).clamp(min=_TINY)  # (examples, texts - 1, 1)
     cosines = sign * (first * compared).sum(-1, keepdim=True) / lengths
     output = cosines.sum(1)  # (examples, 1)
 
-    weight_of_first = (sign * compared / (2 * lengths)).sum(1, keepdim=True)
-    weights = torch.cat([weight_of_first, sign * first / (2 * lengths)], dim=1)
-    # A text's length changes every cosine that it takes part in.
+    first_weight = (sign * compared / (2 * lengths)).sum(1, keepdim=True)
+    compared_weights = sign * first / (2 * lengths)
+    weights = torch.cat([first_weight, compared_weights], dim=1)
+    # A text's length changes every cosine that it takes part in: the first text's changes all.
     cosines_of_text = torch.cat([output[:, None], cosines], dim=1)  # (examples, texts, 1)
     squares = (texts * texts).sum(-1, keepdim=True).clamp(min=_TINY)
     of_lengths = cosines_of_text * texts / squares
@@ -198,19 +209,19 @@ def _cosine_weights(embeddings: Tensor, n_examples: int) -> _CosineWeights:
 
 
 def _sum_of_batch(batch: PartsOfBatch) -> ExactSum:
-    """Add the parts of each example of a batch up, over its texts and over source tokens."""
+    """Add up the parts of each example of a batch, over its texts and over positions."""
     n_examples = len(batch.indices)
 
     def by_example(rows: Tensor) -> Array:
-        """Add up the texts of each example, (rows, ...) to (examples, ...)."""
+        """Add up the texts of each example: (rows, ...) -> (examples, ...)."""
         return numpy(rows.reshape(n_examples, -1, *rows.shape[1:]).sum(1))
 
     contributions = batch.contributions
     heads = by_example(contributions.heads.sum(-1))
     first_order = None
     if batch.length_readout is not None:
-        # In the sum, a product of a head with the other text counts half: its other half is that
-        # text's. At first order it counts whole.
+        # In the sum, the product of a head's write with the other text counts half, since the other
+        # half is that text's part. At first order it counts whole.
         by_length = by_example(batch.run.contributions(batch.length_readout).heads.sum(-1))
         first_order = 2 * heads - by_length
     return ExactSum(

@@ -1,4 +1,8 @@
-"""What is shown of judged rankings: what the first heads of each do alone."""
+"""What is shown of judged rankings: what the first heads of each do alone.
+
+A ranking has two curves: ``signed``, with the largest effects first, whose area is CPR; and
+``absolute``, with the largest sizes of effects first, whose area is CMD.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from headscope.show.cells import decimal, joined, mean_of, model_name, plural
 from headscope.show.estimates import ranged
 from headscope.stats.estimate import Estimate
 
-#: What rankings are called, and their colours.
+#: What rankings are called (by ``RankingCurve.ranking``), and their colours.
 _RANKINGS = {
     "direct": ("direct part", b.ORANGE),
     "first_order": ("lengths counted", b.GREEN),
@@ -102,9 +106,10 @@ def _area_sentence(faithfulness: Faithfulness, title: str, area: str) -> str:
 
 def _curves(faithfulness: Faithfulness, title: str, order: str) -> b.Chart:
     """Draw the share that comes back by the heads kept, in one ``order``, with random rankings."""
-    shares = [n_kept / faithfulness.kept[-1] for n_kept in faithfulness.kept]
+    n_heads = faithfulness.kept[-1]
+    shares = [n_kept / n_heads for n_kept in faithfulness.kept]
     random_curves = [getattr(curve, order) for curve in faithfulness.random]
-    by_share = list(zip(*random_curves, strict=True))
+    by_share = list(zip(*random_curves, strict=True))  # all random values at each share
     random = b.Series(
         f"{len(random_curves)} random rankings, mean and range",
         shares,

@@ -1,4 +1,8 @@
-"""Measure an output without some heads, in batches: their z are zeros, or their mean."""
+"""Measure an output without some heads, in batches: their z are zeros, or their mean.
+
+:class:`Versions` does it for one example and any sets of heads; :func:`remove_each` removes every
+head of the model in turn. An ``Example`` is one output of the model, with its texts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ VERSIONS_AT_ONCE = 12  # Versions of a text in a batch: a layer of heads in most
 TOKENS_AT_ONCE = 4096
 LOGITS_AT_ONCE = 20_000_000  # Entries of the logits of a batch, in an encoder-decoder.
 
-HeadIndex = tuple[int, int]  # Row of the site, and index of the head in it.
+#: A head: the row of its attention layer in arrays of all layers, and its index in the layer.
+HeadIndex = tuple[int, int]
 HeadSet = Sequence[HeadIndex]
 
 
@@ -42,7 +47,9 @@ class Versions:
         whole_model: list[Tensor] = []  # The vector of each text
         for text in example.rows:
             with self._replay.recording() as recorded:
-                whole_model.append(self._run(text, [()], Recorded(), 0, None))
+                # One version, which lacks no head; nothing is played back.
+                vector = self._run(text, [()], Recorded(), first_layer=0, means=None)
+            whole_model.append(vector)
             self._recorded.append(recorded)
         #: The output of the whole model
         self.output = float(value_of(example, torch.cat(whole_model)[None])[0])
@@ -54,32 +61,34 @@ class Versions:
         """
         texts = self._example.rows
         means = [None if replacement is None else replacement(text) for text in texts]
-        outputs = np.full(len(removed), self.output)
+        outputs = np.full(len(removed), self.output)  # what holds for a set without heads
         # Sets that change the model from the same layer on run together.
-        first_site = {i: self._first_site(heads) for i, heads in enumerate(removed) if heads}
-        order = sorted(first_site, key=lambda i: self._layers_before(first_site[i]))
+        first_layers = {i: self._first_layer(heads) for i, heads in enumerate(removed) if heads}
+        earliest_first = sorted(first_layers, key=lambda i: self._layers_before(first_layers[i]))
         size = self._at_once
-        for start in range(0, len(order), size):
-            batch = order[start : start + size]
-            head_sets = [removed[i] for i in batch]
-            earliest_site = first_site[batch[0]]
-            if len(order) > size:
-                # All batches have one size, since matrix products are compiled for each shape.
-                head_sets += head_sets[-1:] * (size - len(batch))
+        for start in range(0, len(earliest_first), size):
+            indices = earliest_first[start : start + size]
+            head_sets = [removed[i] for i in indices]
+            earliest_layer = first_layers[indices[0]]
+            if len(earliest_first) > size:
+                # All batches have one size, since matrix products are compiled for each shape: the
+                # last set stands several times in a batch that would be smaller.
+                head_sets += head_sets[-1:] * (size - len(indices))
             by_text = [
-                self._run(text, head_sets, recorded, earliest_site, mean)
-                for text, recorded, mean in zip(texts, self._recorded, means, strict=True)
+                self._run(text, head_sets, recorded, earliest_layer, text_means)
+                for text, recorded, text_means in zip(texts, self._recorded, means, strict=True)
             ]
-            values = exact(value_of(self._example, torch.stack(by_text, 1)))
-            outputs[batch] = values[: len(batch)].cpu().numpy()
+            vectors_of_sets = torch.stack(by_text, 1)  # (sets, texts, d)
+            values = exact(value_of(self._example, vectors_of_sets))
+            outputs[indices] = values[: len(indices)].cpu().numpy()
         return outputs
 
-    def _first_site(self, heads: HeadSet) -> int:
-        """Return the row of the first site in the run that a set of heads lies in."""
+    def _first_layer(self, heads: HeadSet) -> int:
+        """Return the row of the attention layer that runs first of those that the heads lie in."""
         return min((row for row, _ in heads), key=self._layers_before)
 
     def _layers_before(self, row: int) -> int:
-        """Count the layers that have returned before the site of this row runs."""
+        """Count the layers of the model that have returned before this attention layer runs."""
         return self._recorded[0].calls_before(self._loaded.sites[row])
 
     def _run(
@@ -87,12 +96,13 @@ class Versions:
         text: Row,
         removed: Sequence[HeadSet],
         recorded: Recorded,
-        first_site: int,
+        first_layer: int,
         means: Means | None,
     ) -> Tensor:
         """Return the vector without each set of heads, (sets, d); ``means`` replace their z.
 
-        Layers before ``first_site``, the row of a site, are played back from the recorded run.
+        The layers before the attention layer with the row ``first_layer`` are played back from the
+        recorded run.
         """
         loaded = self._loaded
         gates = torch.ones(len(removed), loaded.n_layers, loaded.n_heads)
@@ -101,7 +111,7 @@ class Versions:
                 gates[i, row, head] = 0.0
         batch = padded([text] * len(removed), loaded.pad_id, loaded.device)
         select = select_read(loaded, [self._example], len(removed))
-        playing = self._replay.playing(recorded, first_site, len(removed))
+        playing = self._replay.playing(recorded, first_layer, len(removed))
         with gated(loaded, gates.to(loaded.device), means=means) as run, playing:
             hidden, logits = run(*batch.inputs, **batch.decoder_inputs, select=select)
         return vectors(loaded, self._example.kind, batch, hidden, logits)
@@ -123,9 +133,10 @@ def remove_each(
     replacements: Mapping[str, Replacement | None],
     progress: Progress,
 ) -> dict[str, Array]:
-    """Run every example without each head in turn, replaced in each way.
+    """Run every example without each head in turn, and return what the output loses.
 
-    Returns the output minus the output without the head, (examples, heads), by the name of the way.
+    ``replacements`` has, by a name, what a removed head leaves behind; None is a z of zero. Returns
+    the output minus the output without the head, (examples, heads), under the same names.
     """
     effects = {name: np.zeros((len(examples), len(heads))) for name in replacements}
     single_heads = [(head,) for head in heads]

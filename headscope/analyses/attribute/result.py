@@ -1,4 +1,8 @@
-"""What ``headscope attribute`` measured, as values."""
+"""What ``headscope attribute`` measured, as values.
+
+``Compare`` marks the numbers that ``headscope diff`` compares, with their names there; ``Setting``
+marks what has to be equal for two results to be compared.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ from headscope.stats.estimate import JOINTLY_UNKNOWN, Estimate, JointEstimate
 if TYPE_CHECKING:
     import pandas
 
-#: Kinds of outputs of a head that are no choice of one class.
+#: What a task head may put out in place of a choice of one class (``AttributeResult.outputs``).
 INDEPENDENT = "independent labels"
 NUMBERS = "numbers"
-#: Numbers of a head, as its fields are called.
+#: The fields of :class:`AttributedHead` that are numbers.
 EFFECTS = ("direct", "first_order", "removed", "removed_mean", "removed_size")
 
 

@@ -1,4 +1,8 @@
-"""``headscope attribute``: which heads made this output, and what is it without them."""
+"""``headscope attribute``: which heads made this output, and what is it without them.
+
+:func:`run` is the whole command; its helpers follow in the order of use. A head is known by its
+``HeadIndex``: the row of its attention layer, and its index in the layer.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from headscope.analyses.attribute.averages import (
     mean_over_examples,
     part_sums,
 )
-from headscope.analyses.attribute.calibration import mean_outputs, spread
+from headscope.analyses.attribute.calibration import evenly_spaced, mean_outputs
 from headscope.analyses.attribute.controls import random_weights
 from headscope.analyses.attribute.examples import Opened, open_examples
 from headscope.analyses.attribute.faithfulness import judge_rankings
@@ -73,7 +77,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
 
     # The output without each head
     means = mean_outputs(loaded, opened.calibration_rows)
-    removal_indices = spread(len(opened.examples), options.removals)
+    removal_indices = evenly_spaced(len(opened.examples), options.removals)
     removed_from = [opened.examples[i] for i in removal_indices]
     effects = remove_each(
         loaded, removed_from, indices, {"removed": None, "removed_mean": means}, options.tell
@@ -149,11 +153,11 @@ def _head_indices(loaded: LoadedModel) -> list[HeadIndex]:
 
 
 def _circuit(loaded: LoadedModel, indices: Sequence[HeadIndex], names: str | None) -> list[int]:
-    """Find where among all heads those are that are known to make the output."""
+    """Return the positions in ``indices`` of the heads that are named, such as ``L0H1,L1H2``."""
     if names is None:
         return []
     numbers = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
-    all_heads = []
+    all_heads = []  # (stack, layer, number of the head)
     for row, i in indices:
         site = loaded.sites[row]
         all_heads.append((site.stack, site.layer, site.head_ids[i]))
@@ -194,14 +198,14 @@ def _take_apart(
     exact = _in_float64(loaded)
     anatomy = find_stream(exact)
     n_examples = len(opened.examples)
-    step = partial(options.tell, "parts", total=n_examples + len(opened.shuffled))
+    tell_parts = partial(options.tell, "parts", total=n_examples + len(opened.shuffled))
 
-    def shuffled_step(done: int) -> None:
+    def tell_shuffled(n_done: int) -> None:
         """Count the shuffled examples on after the others."""
-        step(n_examples + done)
+        tell_parts(n_examples + n_done)
 
-    exact_sum = exact_sum_of(exact, anatomy, opened.examples, step)
-    shuffled = exact_sum_of(exact, anatomy, opened.shuffled, shuffled_step)
+    exact_sum = exact_sum_of(exact, anatomy, opened.examples, tell_parts)
+    shuffled = exact_sum_of(exact, anatomy, opened.shuffled, tell_shuffled)
     tokens: tuple[AttributedToken, ...] = ()
     pairs = None
     if options.tokens:
@@ -246,7 +250,7 @@ def _control(
 ) -> AttributeControl:
     """Measure the same examples with random weights under the same task head.
 
-    ``removal_indices`` are those of the examples on which heads are removed.
+    ``removal_indices`` are the examples on which heads are removed.
     """
     heads = taken_apart.heads
     twin = random_weights(loaded, options.seed)

@@ -1,4 +1,8 @@
-"""What is said of ``attribute``: the sum, how far it agrees with removal, the controls."""
+"""What is said of ``attribute``: the sum, how far it agrees with removal, the controls.
+
+A head's *direct part* is its term of the exact sum, the *effect of removal* the output minus the
+output without it. With ``spearman_first_order`` direct parts count the lengths of embeddings, too.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ def largest_effects_sentence(result: AttributeResult, n_named: int) -> str:
 
 def agreement_sentence(result: AttributeResult) -> str:
     """Say that the direct part is not the effect of removal, how far they agree, and why not."""
-    *before_last, last = result.layers
+    *earlier_layers, last = result.layers
     text = "A head's direct part is not what is lost without it"
     if result.spearman is not None:
         # An encoder's heads have no direct part in a decoder's logit.
@@ -94,10 +98,10 @@ def agreement_sentence(result: AttributeResult) -> str:
             text += f", and with lengths counted at {decimal(last.spearman_first_order, 2)}"
 
     # The other: later layers
-    in_earlier_layers = [
-        layer.spearman_first_order if is_cosine else layer.spearman for layer in before_last
+    correlations = [
+        layer.spearman_first_order if is_cosine else layer.spearman for layer in earlier_layers
     ]
-    known = [value for value in in_earlier_layers if value is not None]
+    known = [value for value in correlations if value is not None]
     if known:
         text += (
             ". The other: later layers read what earlier ones write; in the layers before "

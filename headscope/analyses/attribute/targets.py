@@ -1,4 +1,9 @@
-"""What an encoder-decoder should write: targets whose logits are taken apart."""
+"""What an encoder-decoder should write: targets whose logits are taken apart.
+
+A ``PairRow`` is a tokenised source with its target: ``decoder_ids`` is what the decoder reads,
+``labels`` what it should write at each of these positions. With the start token S and the end token
+E, the target ``7 8`` has the decoder_ids S 7 8 and the labels 7 8 E.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +37,10 @@ def targets_of_data(loaded: LoadedModel, data: Examples) -> tuple[list[Example],
 def target_of_text(
     loaded: LoadedModel, source: str, options: AttributeOptions
 ) -> tuple[str, Example]:
-    """Return the target of one source, and its logits as an output.
+    """Return the target of one source, and its mean logit as an output.
 
     The target is the one of the options, else what the model writes; with ``at``, only the logit of
-    one token counts.
+    this one token counts.
     """
     if options.target is None:
         row = next(generated_pairs(loaded, [source]), None)
@@ -59,19 +64,19 @@ def target_of_text(
                 f"The target has {len(row.labels)} tokens, so none is number {options.at}; give "
                 f"'at' from 1 to {len(row.labels)}."
             )
-        example = replace(example, positions=(options.at - 1,))
+        example = replace(example, target_positions=(options.at - 1,))
     return target, example
 
 
 def example_of(row: PairRow) -> Example:
-    """Make the mean logit of all tokens of a target an output."""
-    return Example("target", (row,), positions=tuple(range(len(row.labels))))
+    """Return the mean logit of all tokens of a target as an output."""
+    return Example("target", (row,), target_positions=tuple(range(len(row.labels))))
 
 
 def generated_pairs(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]:
     """Yield each source that is not too long, with the target that greedy decoding gives it."""
     special = special_ids(loaded.tokenizer)
-    ends = ends_of(loaded)
+    target_ends = ends_of(loaded)
     for row in encode_rows(loaded, sources, None):
         if row is None or not row.ids:
             continue
@@ -81,20 +86,19 @@ def generated_pairs(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[Pai
             loaded.network,
             batch.input_ids,
             batch.attention_mask,
-            target_ends=ends,
+            target_ends=target_ends,
             pad_id=loaded.pad_id,
             max_new_tokens=most,
         )
-        labels = (*written, ends.stop)[:most]  # a text that was cut short has no end
-        read = (ends.start, *labels[:-1])
+        labels = (*written, target_ends.stop)[:most]  # a text that was cut short has no end
+        decoder_ids = (target_ends.start, *labels[:-1])
+        content = [i for i, token in enumerate(decoder_ids) if i > 0 and token not in special]
         yield PairRow(
             index=row.index,
             ids=row.ids,
             types=None,
             content=row.content,
-            decoder_ids=read,
+            decoder_ids=decoder_ids,
             labels=labels,
-            decoder_content=tuple(
-                i for i, token in enumerate(read) if i > 0 and token not in special
-            ),
+            decoder_content=tuple(content),
         )

@@ -1,7 +1,11 @@
 """One output by token: what heads read from each token, and what the other parts add there.
 
-Beside the tokens stands a table of pairs. For a cosine it says what two tokens contribute together;
-for a target, what cross-attention read from each source token for the logit of each target token.
+Beside the tokens there is a table of pairs of tokens. For a cosine it says what a token of the
+first text and one of the second contribute together; for a target, what cross-attention read from
+each source token for the logit of each target token.
+
+``Contributions`` is what every part of the model adds to the output, by text (row) and position; a
+``RecordedRun`` is the run that they come from.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ def split_by_token(
 
     There are no pairs for a single text.
     """
+    # One example is one batch.
     (batch,) = take_apart_batches(loaded, anatomy, [example], by_source=True)
     output = float(batch.output[0])
     if example.kind == "target":
@@ -85,8 +90,8 @@ def _texts_of_rows(example: Example, contributions: Contributions) -> list[_Text
 def _texts_of_target(
     loaded: LoadedModel, example: Example, contributions: Contributions
 ) -> list[_TextParts]:
-    """Tell the source, which cross-attention reads, from what the decoder reads itself."""
-    pair = example.pair
+    """Return two texts: the source, which cross-attention reads, and what the decoder reads."""
+    pair = example.source_and_target
     heads = contributions.heads[0].sum(1).cpu().numpy()  # (n_layers, pos)
     cross = [site.row for site in loaded.sites if site.stack == "cross"]
     decoder = [site.row for site in loaded.sites if site.stack == "decoder"]
@@ -107,11 +112,11 @@ def _pairs_of_target(
 ) -> TokenPairs:
     """Tabulate what cross-attention read for each counted token of the target."""
     assert contributions.cross is not None
-    positions = list(example.positions)
-    table = contributions.cross[0].cpu().numpy()[positions]
-    labels = [example.pair.labels[i] for i in positions]
-    rows = readable_pieces(loaded.tokenizer, labels)
-    columns = readable_pieces(loaded.tokenizer, example.pair.ids)
+    pair = example.source_and_target
+    positions = list(example.target_positions)
+    table = contributions.cross[0].cpu().numpy()[positions]  # (target tokens, source tokens)
+    rows = readable_pieces(loaded.tokenizer, [pair.labels[i] for i in positions])
+    columns = readable_pieces(loaded.tokenizer, pair.ids)
     return _token_pairs(rows, columns, table, output)
 
 
@@ -120,8 +125,9 @@ def _pairs_of_cosine(
 ) -> TokenPairs:
     """Tabulate what a token of the first text and one of another contribute together.
 
-    These are products of their states' parts of the embeddings, without terms that involve biases;
-    those of a third text count negatively, as its cosine does.
+    An embedding is the sum of what each token adds to it, and of biases. So the cosine is a sum of
+    products, of what a token of the first text adds and what one of another text adds, and of terms
+    that involve biases. A third text counts negatively, as its cosine does.
     """
     embeddings = loaded.pooling.embed(run.hidden, run.real)
     by_token = _embeddings_by_token(loaded, example, run)
@@ -138,18 +144,18 @@ def _pairs_of_cosine(
 
 
 def _embeddings_by_token(loaded: LoadedModel, example: Example, run: RecordedRun) -> list[Tensor]:
-    """Return each source token's part of each text's embedding, (source_pos, d) by text."""
+    """Return what each token adds to the embedding of its text: (tokens, d) for each text."""
     states, _ = run.source_states()  # (rows, pos, source_pos, d_model)
     by_text = []
     for i, row in enumerate(example.rows):
-        # With its statistics held fixed, all from pooling on is linear in each source token.
+        # From the last states to the embedding, linear with statistics (of norms) held fixed
         readout = Readout(embedding(loaded, run.real[i : i + 1]), run.hidden[i : i + 1])
         coordinates = []
-        for k in range(readout.value.shape[1]):
+        for k in range(readout.value.shape[1]):  # each coordinate of the embedding
             unit = torch.zeros_like(readout.value)
             unit[0, k] = 1.0
-            read_by, _ = readout.of(unit)  # (1, pos, d_model)
-            coordinates.append(torch.einsum("qd,qsd->s", read_by[0], states[i][:, : len(row)]))
+            weights, _ = readout.of(unit)  # (1, pos, d_model)
+            coordinates.append(torch.einsum("qd,qsd->s", weights[0], states[i][:, : len(row)]))
         by_text.append(torch.stack(coordinates, 1))
     return by_text
 
@@ -157,7 +163,7 @@ def _embeddings_by_token(loaded: LoadedModel, example: Example, run: RecordedRun
 def _token_pairs(
     rows: tuple[str, ...], columns: tuple[str, ...], table: Array, output: float
 ) -> TokenPairs:
-    """Make a result of a table (rows, columns); what it lacks of the output is ``biases``."""
+    """Make a result of a table (rows, columns); the rest of the output counts as ``biases``."""
     return TokenPairs(
         rows=rows,
         columns=columns,

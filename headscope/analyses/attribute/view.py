@@ -27,7 +27,8 @@ from headscope.show.view import KeyNumber, next_step, view
 
 _TOP = 8  # Heads in the table of the largest effects.
 _BARS = 24  # Heads in the figure of bars.
-_TOKENS = 24  # Tokens of a text up to which a table of pairs is shown in the terminal.
+#: Tokens of a text up to which the terminal shows a table of pairs.
+_TOKENS = 24
 
 
 def blocks(result: AttributeResult) -> Iterator[b.Block]:
@@ -77,11 +78,12 @@ def _texts_lines(result: AttributeResult) -> str:
 def _largest(result: AttributeResult) -> Iterator[b.Block]:
     """List the heads with the largest effects, with the interval that holds for all at once."""
     several = result.removals > 1
-    heads = _named(result)
+    heads = _heads_with_effects(result)
     if several:
         yield b.Text(largest_effects_sentence(result, len(heads)))
     if not heads:
         return
+    # A column is its title, the attribute of a head, and how many digits are written.
     columns: list[b.Column] = [("heads", "name", str), ("removed", "removed.joint", 3)]
     if several:
         columns.append(("mean size", "removed_size.value", 3))
@@ -95,18 +97,23 @@ def _largest(result: AttributeResult) -> Iterator[b.Block]:
     yield b.Table(columns, heads[:_TOP], title)
 
 
-def _named(result: AttributeResult) -> list[AttributedHead]:
-    """Return the heads by the size of their effect.
+def _heads_with_effects(result: AttributeResult) -> list[AttributedHead]:
+    """Return the heads by the size of their effect, the largest first.
 
-    Removed on several examples, only those whose interval excludes zero, all heads taken together.
+    Of several examples, only those whose interval (the one for all heads at once) excludes zero.
     """
-
-    def differs(head: AttributedHead) -> bool:
-        low, high = head.removed.joint.interval or (0.0, 0.0)
-        return bool(above(low, 0.0) or above(0.0, high))
-
     heads = sorted(result.heads, key=_size, reverse=True)
-    return [head for head in heads if result.removals == 1 or differs(head)]
+    if result.removals == 1:
+        return heads
+    return [head for head in heads if _differs_from_zero(head)]
+
+
+def _differs_from_zero(head: AttributedHead) -> bool:
+    """Whether the interval of a head's effect excludes zero; False if there is no interval."""
+    if head.removed.joint.interval is None:
+        return False
+    low, high = head.removed.joint.interval
+    return bool(above(low, 0.0) or above(0.0, high))
 
 
 def _size(head: AttributedHead) -> float:
@@ -119,10 +126,10 @@ def _size(head: AttributedHead) -> float:
 
 def _tokens(result: AttributeResult) -> Iterator[b.Block]:
     """List what comes from each token; in the terminal only the largest."""
-    texts = ("source", "target") if result.kind == "target" else ("1", "2", "3")
+    text_names = ("source", "target") if result.kind == "target" else ("1", "2", "3")
     columns: list[b.Column] = [
         ("tokens", lambda token: visible(token.token), str),
-        ("text", lambda token: texts[token.text], str),
+        ("text", lambda token: text_names[token.text], str),
         ("read by heads", "heads", 3),
         ("feed-forward", "feed_forward", 3),
         ("embedding", "embeddings", 3),
@@ -179,7 +186,7 @@ def _groups_and_layers(result: AttributeResult) -> Iterator[b.Block]:
 
 
 def _head_maps(result: AttributeResult) -> Iterator[b.Block]:
-    """Draw the effect of removing each head, and its direct part."""
+    """Draw the effect of removing each head; with --verbose its direct part, too."""
     for title, field, on in (
         ("What removing each head changes", "removed", b.TERMINAL),
         ("Each head's direct part", "direct", b.VERBOSE),
@@ -200,7 +207,7 @@ def _head_maps(result: AttributeResult) -> Iterator[b.Block]:
 
 def _bars(result: AttributeResult) -> Iterator[b.Block]:
     """Draw the heads with the largest effects, beside their direct parts."""
-    heads = _named(result)[:_BARS]
+    heads = _heads_with_effects(result)[:_BARS]
     if not heads:
         return
     names = [head.name for head in heads]

@@ -1,4 +1,9 @@
-"""What becomes of tokens with depth: what ``headscope depth`` can be asked."""
+"""What becomes of tokens with depth: what ``headscope depth`` can be asked.
+
+Each field of the options is a keyword in Python and a flag on the command line. ``--help`` shows
+those that are marked ``Usual``, ``--help-all`` every one; ``$name`` in a message is replaced by
+the keyword or the flag. ``entry``, at the end, makes the function that users call.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,8 @@ from headscope.session.options import DTYPES, MODEL, Held, RunOptions, Text
 
 __all__ = ["DepthOptions", "DepthResult", "depth"]
 
-#: Windows by default: the standard error of a ratio is below 0.01 with so many. Models with more
-#: parameters than LARGE have half of them, so that depth ends within a minute.
+#: Windows (stretches of text) by default: the standard error of a ratio is below 0.01 with so many.
+#: Large models have half of them, so that depth ends within a minute.
 WINDOWS = 16
 
 
@@ -31,6 +36,7 @@ class DepthOptions(RunOptions):
     ('post', 7)
     """
 
+    #: Memory beside the model: 0.6 times its weights, and 180 MiB
     held: ClassVar[Held] = Held(0.6, 180.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",

@@ -7,6 +7,7 @@ rows are equal, ``1 mean(H)^T``::
     ratio  = ||res(H)|| / ||H||             ||M|| = sqrt(max column abs-sum * max row abs-sum)
 
 The ratio is 0 when every token has the same state (rank one), whatever that state is.
+:mod:`~headscope.analyses.depth.curves` says what is computed from the ratios.
 
 A layer is re-run without some of its parts. A *variant* names the parts that stay; attention is
 always one of them. With ``a`` the attention of a layer up to W_O and b_O, ``f`` its feed-forward
@@ -29,21 +30,10 @@ norm that is missing, or an RMSNorm instead of LayerNorm, changes nothing in thi
 compares the full variant with the model's own states. Other inputs of attention, such as a bias by
 position, are those of the model's own run.
 
-What a part protects after a number of layers is its effect on the residual as a share of the full
-model's, window by window::
-
-    removed  = (ratio(full) - ratio(full without the part)) / ratio(full)
-    added    = (ratio(attention and the part) - ratio(attention)) / ratio(full)
-
-The claim about the collapse is decided by trends, again window by window::
-
-    of start   = ratio(l) / ratio(0)                        attention alone, attention with skip
-    layernorm  = (ratio - ratio without LayerNorm) / ratio(0)               of attention alone
-    gain       = ln(ratio(attention and feed-forward) / ratio(attention))
-    step       = f(l) - f(l - 1),  f(l) = ratio(l) / ratio(l - 1)           of attention alone
-
-A fall is at least exponential where no factor f exceeds the one before. Gains and steps of windows
-that are no more than rounding are passed over.
+A ``Layer`` names the modules of a layer: its attention and its feed-forward network, each with the
+norm ``before`` and ``after`` it, or None. A ``ModuleTurn`` is a module in one of its calls, since
+some families run one module in several layers. ``AttentionInput`` is what an attention module was
+called with, and a ``Router`` runs our attention and counts its calls.
 
 References
 ----------
@@ -62,7 +52,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.depth.result import Curve, DepthCurves, Protection, Trend
 from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest
 from headscope.models.anatomy.layers import Layer
@@ -75,9 +64,6 @@ from headscope.models.run.recording import Softmaxes
 from headscope.models.run.routing import Router
 from headscope.models.run.site_hooks import watch_inputs
 from headscope.models.run.watched import ModuleTurn, capture
-from headscope.stats.statistics import finite, t_half_width
-
-COLLAPSED = 0.01  # A variant has collapsed once its ratio is below this share of where it started.
 
 
 @dataclass(frozen=True)
@@ -85,9 +71,9 @@ class Variant:
     """Which parts of a layer stay besides attention."""
 
     name: str  # What results call it.
-    skip: bool  # The skip connection around attention.
-    ffn: bool  # The feed-forward sublayer, with its own skip connection and LayerNorm.
-    layernorm: bool = True  # The LayerNorms of the sublayers that stay.
+    skip: bool  # The skip connection around attention
+    ffn: bool  # The feed-forward sublayer, with its own skip connection and LayerNorm
+    layernorm: bool = True  # The LayerNorms of the sublayers that stay
 
 
 #: The last one is for the share of LayerNorm alone, and has a field of its own in the result.
@@ -98,27 +84,6 @@ VARIANTS = (
     Variant("full", skip=True, ffn=True),
     Variant("full-without-layernorm", skip=True, ffn=True, layernorm=False),
     Variant("attention-without-layernorm", skip=False, ffn=False, layernorm=False),
-)
-#: Names of the variants that are shown
-_SHOWN = [variant.name for variant in VARIANTS[:-1]]
-
-
-class Comparison(NamedTuple):
-    """Two variants that differ in one part: what the part protects is the difference."""
-
-    part: str
-    way: str  # ``removed`` from the full model, or ``added`` to attention
-    having: str  # The variant that has the part
-    lacking: str  # The one that lacks it
-
-
-COMPARISONS = (
-    Comparison("skip", "removed", "full", "attention+ffn"),
-    Comparison("ffn", "removed", "full", "attention+skip"),
-    Comparison("layernorm", "removed", "full", "full-without-layernorm"),
-    Comparison("skip", "added", "attention+skip", "attention"),
-    Comparison("ffn", "added", "attention+ffn", "attention"),
-    Comparison("layernorm", "added", "attention", "attention-without-layernorm"),
 )
 
 
@@ -131,7 +96,8 @@ class OwnRun(NamedTuple):
     #: (batch, pos, d_model): what enters the first layer, and what leaves each; a norm after the
     #: last one (pre-LN) is not part of a layer.
     states: list[Tensor]
-    #: What each attention module was called with, by the row of its site; the state left out.
+    #: What each attention module was called with, by the row of its layer; without the states, of
+    #: which every variant has its own.
     inputs: dict[int, AttentionInput]
 
 
@@ -140,11 +106,8 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     inputs: dict[int, AttentionInput] = {}
 
     def see(site: AttentionSite, read: AttentionInput) -> None:
-        """Keep what a module was called with, but for the state: variants bring their own."""
-        state = next(iter(read.arguments))
-        nothing = read.x_q[:0]
-        arguments = {**read.arguments, state: nothing}
-        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, arguments=arguments)
+        """Keep what a module was called with; an empty tensor stands in for the states."""
+        inputs[site.row] = with_states(read, read.x_q[:0])
 
     between_layers = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations may get none.
@@ -165,56 +128,70 @@ def run_variant(
     router: Router,
     run: OwnRun,
     variant: Variant,
-    shared: dict[bool, Tensor] | None = None,
+    first_attended: dict[bool, Tensor] | None = None,
 ) -> Iterator[Tensor]:
     """Yield the embeddings of a run, and then the state after each layer: n_layers + 1 tensors.
 
-    Each is (batch, pos, d_model). ``shared`` caches the output of the first attention, by whether
-    it has a norm before it: it is the same for all variants that do, and for all that do not.
+    Each is (batch, pos, d_model). The first attention gives the same in all variants with a norm
+    before it, and in all without: ``first_attended`` keeps it by that, for one and the same run.
     """
 
     def normed(norm: ModuleTurn | None, x: Tensor) -> Tensor:
-        """Apply a norm that the layer has and the variant keeps."""
-        out: Tensor = x if norm is None or not variant.layernorm else norm.module(x)
+        """Apply a norm, if the layer has one here and the variant keeps it."""
+        if norm is None or not variant.layernorm:
+            return x
+        out: Tensor = norm.module(x)
         return out
 
-    shared = {} if shared is None else shared
+    if first_attended is None:
+        first_attended = {}
     router.begin()
     x = run.states[0]
     yield x
     for i, layer in enumerate(layers):
+        # Attention
         (site,) = layer.sites
         (attention,) = layer.attention
-        network = layer.network
-        is_normed = variant.layernorm and attention.before is not None
-        if i == 0 and is_normed in shared:
-            attended = shared[is_normed]
+        norm_before = variant.layernorm and attention.before is not None
+        if i == 0 and norm_before in first_attended:
+            attended = first_attended[norm_before]
             router.skip([(site.stack, site.layer)])
         else:
             attended = attend(site, normed(attention.before, x), run.inputs[site.row], router)
         if i == 0:
-            shared[is_normed] = attended
-        x = normed(attention.after, x + attended if variant.skip else attended)
+            first_attended[norm_before] = attended
+        summed = x + attended if variant.skip else attended
+        x = normed(attention.after, summed)
+
+        # The feed-forward network
         if variant.ffn:
+            network = layer.network
             hidden = normed(network.before, x)
-            for call in network.modules:
-                hidden = call.module(hidden)
+            for module_turn in network.modules:
+                hidden = module_turn.module(hidden)
             x = normed(network.after, x + hidden)
         yield x
     router.check_calls()
 
 
 def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router) -> Tensor:
-    """Run attention on x (batch, pos, d_model), W_O and b_O included, as the model called it.
+    """Run attention on x (batch, pos, d_model), W_O and b_O included.
 
-    ``read`` is what the model called it with; its first argument is the state.
+    ``read`` is what the model called it with (its masks and biases, say); ``router`` counts the
+    call.
     """
-    state = next(iter(read.arguments))
-    inputs = replace(read, x_q=x, x_k=x, arguments={**read.arguments, state: x})
+    inputs = with_states(read, x)
     z = site.mix(partial(router.attend, site.module), inputs)
     out: Tensor = site.layout.answer(site, z, inputs)[0]
-    # Where W_O lies outside of the attention module, its answer is z.
-    return site.projections.out(out) if site.layout.out.startswith("..") else out
+    if site.layout.out.startswith(".."):  # W_O lies outside of the attention module, whose out is z
+        return site.projections.out(out)
+    return out
+
+
+def with_states(read: AttentionInput, x: Tensor) -> AttentionInput:
+    """Return what self-attention was called with, with other states: its first argument."""
+    first_argument = next(iter(read.arguments))
+    return replace(read, x_q=x, x_k=x, arguments={**read.arguments, first_argument: x})
 
 
 def measure_ratios(
@@ -222,16 +199,18 @@ def measure_ratios(
 ) -> tuple[Array, float]:
     """Return ratios (variants, n_layers + 1, windows), and how far "full" is from the model.
 
-    That is the largest difference of any state, relative to the largest entry where it is above 1.
+    How far: the largest difference of any state, relative to the largest entry where that is above
+    1.
     """
     router = Router(loaded.sites, unmeasured_sites=loaded.unmeasured_sites)
     gap = 0.0
     ratios: list[list[Array]] = []  # By variant and point
-    shared: dict[bool, Tensor] = {}
+    first_attended: dict[bool, Tensor] = {}
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
             by_point: list[Array] = []
-            for point, hidden in enumerate(run_variant(layers, router, run, variant, shared)):
+            states = run_variant(layers, router, run, variant, first_attended)
+            for point, hidden in enumerate(states):
                 by_point.append(numpy(residual_ratio(hidden)))
                 if variant.name == "full":
                     gap = max(gap, _relative_gap(hidden, run.states[point]))
@@ -240,7 +219,7 @@ def measure_ratios(
 
 
 def _relative_gap(hidden: Tensor, expected: Tensor) -> float:
-    """Return the largest difference of two states, relative to the largest entry above 1."""
+    """Return the largest difference of two states, relative to the largest entry if above 1."""
     exact = widest(expected)
     difference = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
     return float(difference) if difference.isfinite() else math.inf
@@ -263,110 +242,3 @@ def residual_ratio(hidden: Tensor) -> Tensor:
     hidden = widest(hidden)
     residual = hidden - hidden.mean(dim=-2, keepdim=True)
     return composite_norm(residual) / composite_norm(hidden)
-
-
-def curves_of(ratios: Array, floor: float) -> DepthCurves:
-    """Average ratios (len(VARIANTS), n_layers + 1, windows), shares and trends over windows.
-
-    With standard deviations and 95% intervals (Student's t). ``floor`` is the ratio up to which
-    tokens differ only by the rounding of the dtype.
-    """
-    by_name = {variant.name: ratios[i] for i, variant in enumerate(VARIANTS)}
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        ratio_means = {name: _over_windows(values) for name, values in by_name.items()}
-        protected = []
-        for pair in COMPARISONS:
-            shares = (by_name[pair.having] - by_name[pair.lacking]) / by_name["full"]
-            means = _over_windows(shares)
-            protected.append(
-                Protection(
-                    part=pair.part,
-                    way=pair.way,
-                    having=pair.having,
-                    lacking=pair.lacking,
-                    mean=means.mean,
-                    std=means.std,
-                    low=means.low,
-                    high=means.high,
-                )
-            )
-        trends = {}
-        for name, (values, counted) in _trends(by_name, floor).items():
-            means = _over_windows(values, counted)
-            trends[name] = Trend(means.mean, means.low, means.high, means.windows)
-        collapsed = {name: collapsed_after(by_name[name].mean(axis=-1)) for name in _SHOWN}
-    bare = ratio_means["attention-without-layernorm"]
-    return DepthCurves(
-        variants={name: ratio_means[name].mean for name in _SHOWN},
-        std={name: ratio_means[name].std for name in _SHOWN},
-        attention_without_layernorm=bare.mean,
-        attention_without_layernorm_std=bare.std,
-        protected=tuple(protected),
-        collapsed_after=collapsed,
-        trends=trends,
-    )
-
-
-class _Means(NamedTuple):
-    """A mean over windows with its spread, by point; None where there is none."""
-
-    mean: Curve
-    std: Curve
-    low: Curve
-    high: Curve
-    windows: tuple[int, ...]  # That count at each point
-
-
-def _over_windows(values: Array, counted: Array | None = None) -> _Means:
-    """Average (n_layers + 1, windows) over the windows, or over those that count."""
-    if counted is None:
-        counted = np.ones(values.shape, dtype=bool)
-    n = counted.sum(axis=-1)
-    mean = np.where(counted, values, 0.0).sum(axis=-1) / n
-    squares = np.where(counted, values - mean[..., None], 0.0) ** 2
-    std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
-    half_width = t_half_width(std / np.sqrt(n), n)
-    return _Means(
-        mean=tuple(map(finite, mean)),
-        std=tuple(map(finite, std)),
-        low=tuple(map(finite, mean - half_width)),
-        high=tuple(map(finite, mean + half_width)),
-        windows=tuple(n.tolist()),
-    )
-
-
-def _trends(ratios: dict[str, Array], floor: float) -> dict[str, tuple[Array, Array]]:
-    """Return every trend (n_layers + 1, windows), and where it counts: True or False.
-
-    ``ratios`` are those of every variant, by its name.
-    """
-    alone = ratios["attention"]
-    with_ffn = ratios["attention+ffn"]
-    without_layernorm = ratios["attention-without-layernorm"]
-    always = np.ones(alone.shape, dtype=bool)
-
-    least = max(floor, np.finfo(float).tiny)  # what is less is rounding, not a smaller ratio
-    gain = np.log(np.maximum(with_ffn, least) / np.maximum(alone, least))
-    gain_counts = np.maximum(alone, with_ffn) > floor
-
-    step = np.full_like(alone, np.nan)
-    step[2:] = np.diff(alone[1:] / alone[:-1], axis=0)
-    step_counts = np.zeros(alone.shape, dtype=bool)
-    step_counts[2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
-    return {
-        "attention_of_start": (alone / alone[:1], always),
-        "skip_of_start": (ratios["attention+skip"] / alone[:1], always),
-        "layernorm_change": ((alone - without_layernorm) / alone[:1], always),
-        "ffn_gain": (gain, gain_counts),
-        "step_change": (step, step_counts),
-    }
-
-
-def collapsed_after(ratios: Array) -> int | None:
-    """Return after how many layers the ratio stays below 1% of its start; None if it never does.
-
-    ``ratios`` (n_layers + 1,) are one variant's; the first is the embeddings'.
-    """
-    above = np.flatnonzero(~(ratios < COLLAPSED * ratios[0]))
-    after = int(above[-1]) + 1
-    return after if after < len(ratios) else None

@@ -1,4 +1,7 @@
-"""``headscope depth``: the residual by layer, without and with each part of the layers."""
+"""``headscope depth``: how different tokens are layer by layer, with and without parts of layers.
+
+*Windows* are stretches of the text, all of one length; they are what numbers are averaged over.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import numpy as np
 import torch
 
 from headscope.analyses.depth import WINDOWS, DepthOptions
-from headscope.analyses.depth.measure import curves_of, measure_ratios, own_run
+from headscope.analyses.depth.curves import curves_of
+from headscope.analyses.depth.measure import measure_ratios, own_run
 from headscope.analyses.depth.result import Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import ValidationFailedError
@@ -70,8 +74,8 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     if not options.control:
         return result
 
-    # Random weights
-    # Two models in float64 at a time would be the most memory that depth takes.
+    # Random weights. Two models in float64 at a time would be the most memory that depth takes, so
+    # a model that was opened or copied here makes room for its twin.
     is_ours = isinstance(model, str | Path) or loaded.network is not opened.network
     twin = random_twin(loaded, options.seed, instead=is_ours)
     del loaded, anatomy
@@ -93,7 +97,10 @@ def _measure(
     progress: Progress,
     name: str,
 ) -> tuple[DepthCurves, float]:
-    """Run the windows through every variant; also say how far the full one is from the model."""
+    """Run the ``chosen`` windows (their indices) through every variant.
+
+    Also returns how far the full variant is from the model, which is refused if it is too far.
+    """
     measured: list[Array] = []
     worst = 0.0
     done = 0
@@ -102,7 +109,7 @@ def _measure(
 
     @contextmanager
     def running(replica: LoadedModel) -> Iterator[Callable[[Array], tuple[Array, float]]]:
-        """Give what one replica of the model does with a batch: the numbers of some windows."""
+        """Give the function that one replica of the model, in its own thread, runs on batches."""
         layers = take_apart(replica).layers
 
         def run(batch: Array) -> tuple[Array, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from headscope.analyses.depth.result import DepthCurves, DepthResult
 from headscope.core.heads import layer_numbers
@@ -22,20 +23,30 @@ from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS, finite, t_half_width
 
-#: The variants of the layers: name, column of the table, colour.
+
+class _Shown(NamedTuple):
+    """How a variant of the layers, or a part of them, is shown."""
+
+    title: str
+    column: str  # Of the table
+    colour: str
+
+
+#: The variants of the layers, by their names in the result.
 VARIANTS = {
-    "full": ("full model", "full model", b.BLACK),
-    "full-without-layernorm": ("full, LayerNorm off", "no LayerNorm", b.PURPLE),
-    "attention+skip": ("attention + skip", "+ skip", b.BLUE),
-    "attention+ffn": ("attention + FFN", "+ FFN", b.ORANGE),
-    "attention": ("attention only", "attention", b.VERMILION),
+    "full": _Shown("full model", "full model", b.BLACK),
+    "full-without-layernorm": _Shown("full, LayerNorm off", "no LayerNorm", b.PURPLE),
+    "attention+skip": _Shown("attention + skip", "+ skip", b.BLUE),
+    "attention+ffn": _Shown("attention + FFN", "+ FFN", b.ORANGE),
+    "attention": _Shown("attention only", "attention", b.VERMILION),
 }
-#: The parts of a layer: name, column of the table, colour.
+#: The parts of a layer, by their names in the result.
 PARTS = {
-    "skip": ("the skip connection", "skip", b.BLUE),
-    "ffn": ("the feed-forward network", "FFN", b.ORANGE),
-    "layernorm": ("LayerNorm", "LayerNorm", b.PURPLE),
+    "skip": _Shown("the skip connection", "skip", b.BLUE),
+    "ffn": _Shown("the feed-forward network", "FFN", b.ORANGE),
+    "layernorm": _Shown("LayerNorm", "LayerNorm", b.PURPLE),
 }
+#: What a part protects is measured in two ways: by removing it, and by adding it to attention.
 WAYS = {
     "removed": "lost without each part",
     "added": "kept by adding each part to attention",
@@ -53,12 +64,14 @@ def blocks(result: DepthResult) -> Iterator[b.Block]:
     yield b.Text(control_sentence(result))
     if 0 < len(result.layers) < len(layer_numbers(result.provenance["model"])):
         yield b.Text(f"Measured in the {result.stack} alone; the decoder reads two texts.")
-    names = [(name, column) for name, (_, column, _) in reversed(VARIANTS.items())]
+    ratio_cells = {
+        shown.column: functools.partial(_ratio, name) for name, shown in reversed(VARIANTS.items())
+    }
     yield _table(
         "How different the tokens still are: ||res(H)|| / ||H||, 0 where all are the same; mean "
         "+-std over windows",
         result,
-        {column: functools.partial(_ratio, name) for name, column in names},
+        ratio_cells,
     )
     yield b.Text(
         f"{model_line(result).plain}\n"
@@ -68,10 +81,10 @@ def blocks(result: DepthResult) -> Iterator[b.Block]:
         f"they give the model's own states to {tiny(result.decomposition.max_abs)}",
         on=b.TERMINAL,
     )
-    yield _ratios(result)
+    yield _ratio_chart(result)
     for way in WAYS:
         yield _protected_table(result, way)
-    yield _protected(result)
+    yield _protected_panels(result)
     yield next_step(result, "what do heads pass on?", "flow {}")
 
 
@@ -80,23 +93,23 @@ def _protected_table(result: DepthResult, way: str) -> b.Table:
     cells: dict[str, Callable[[DepthCurves, int], str]] = {}
     for protection in result.protected:
         if protection.way == way:
-            _, column, _ = PARTS[protection.part]
             # As wide as a share with its interval, so that the columns of both tables align
-            cells[f"{column:>15}"] = functools.partial(_share, protection.part, way)
+            column = f"{PARTS[protection.part].column:>15}"
+            cells[column] = functools.partial(_share, protection.part, way)
     title = f"Share of the full model's ratio {WAYS[way]}, +-95%"
-    return _table(title, result, cells, first=1)
+    return _table(title, result, cells, first_point=1)
 
 
 def _table(
     title: str,
     result: DepthResult,
     cells: Mapping[str, Callable[[DepthCurves, int], str]],
-    first: int = 0,
+    first_point: int = 0,
 ) -> b.Table:
-    """Make a table with a row per point, and one for the last point of random weights.
+    """Make a table with a row for each point, and one for the last point of random weights.
 
-    ``cells`` writes a cell of each column from the curves and a point; ``first`` is the first of
-    the points.
+    Points are the embeddings (0) and the layers. ``cells`` has for each column the function that
+    writes a cell from the curves and a point.
     """
 
     def row(name: str, curves: DepthCurves, point: int) -> tuple[str, ...]:
@@ -104,7 +117,7 @@ def _table(
         return (name, *(cell(curves, point) for cell in cells.values()))
 
     points = _points(result)
-    rows = [row(points[point], result, point) for point in range(first, len(points))]
+    rows = [row(points[point], result, point) for point in range(first_point, len(points))]
     if result.control is not None:
         rows.append(row("random weights", result.control, -1))
     columns: list[b.Column] = [(name, i, str) for i, name in enumerate(("after layer", *cells))]
@@ -118,11 +131,11 @@ def _points(result: DepthResult) -> list[str]:
 
 
 def _ratio(name: str, curves: DepthCurves, point: int) -> str:
-    """Write a ratio and its spread; one too small for three digits stands without."""
+    """Write a ratio and its standard deviation; one too small for three digits stands alone."""
     text = ratio_text(curves.variants[name][point])
     has_exponent = "e" in text
-    spread = None if has_exponent else curves.std[name][point]
-    return plus_minus(text, spread, ".2f").replace("+-0.", "+-.")
+    std = None if has_exponent else curves.std[name][point]
+    return plus_minus(text, std, ".2f").replace("+-0.", "+-.")  # a narrow column
 
 
 def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
@@ -135,20 +148,24 @@ def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
     return plus_minus(f"{share.value:z.1%}", share.half_width, ".1%")
 
 
-def _ratios(result: DepthResult) -> b.Chart:
+def _ratio_chart(result: DepthResult) -> b.Chart:
     """Draw ratios by layer: a line and a band of one deviation per variant; control dashed."""
     series = []
-    for name, (title, _, colour) in VARIANTS.items():
-        mean = result.variants[name]
-        x = range(len(result.variants[name]))
-        spread = [(m or 0.0, s or 0.0) for m, s in zip(mean, result.std[name], strict=True)]
-        # No ratio lies below zero: where the spread would, only its upper half is drawn.
-        band = [(m - s if s < m else m, m + s) for m, s in spread]
-        series.append(b.Series(title, x, mean, colour=colour, band=band))
+    for name, shown in VARIANTS.items():
+        means = result.variants[name]
+        band = []
+        for mean, std in zip(means, result.std[name], strict=True):
+            middle = mean or 0.0
+            deviation = std or 0.0
+            # No ratio lies below zero: where the band would, only its upper half is drawn.
+            low = middle - deviation if deviation < middle else middle
+            band.append((low, middle + deviation))
+        x = range(len(means))
+        series.append(b.Series(shown.title, x, means, colour=shown.colour, band=band))
         if result.control is not None:
             random = "random weights" if name == "full" else ""
             curve = result.control.variants[name]
-            series.append(b.Series(random, x, curve, colour=colour, marker="", dash="--"))
+            series.append(b.Series(random, x, curve, colour=shown.colour, marker="", dash="--"))
     return b.Chart(
         f"How different the tokens still are, {model_name(result)}",
         "after layer",
@@ -162,20 +179,20 @@ def _ratios(result: DepthResult) -> b.Chart:
     )
 
 
-def _protected(result: DepthResult) -> b.Panels:
+def _protected_panels(result: DepthResult) -> b.Panels:
     """Draw the share that each part keeps by layer, with 95% intervals; control dashed."""
     panels: list[b.Chart] = []
     for way, title in WAYS.items():
         series = []
-        for i, (layer_part, (name, _, colour)) in enumerate(PARTS.items()):
+        for i, (layer_part, shown) in enumerate(PARTS.items()):
             p = result.protection(layer_part, way)
-            x = [point + 0.1 * (i - 1) for point in range(len(p.mean))]
-            y = [Estimate(*row) for row in zip(p.mean, p.low, p.high, strict=True)]
-            series.append(b.Series(name.removeprefix("the "), x, y, colour=colour))
+            x = [point + 0.1 * (i - 1) for point in range(len(p.mean))]  # dots side by side
+            y = [Estimate(*numbers) for numbers in zip(p.mean, p.low, p.high, strict=True)]
+            series.append(b.Series(shown.title.removeprefix("the "), x, y, colour=shown.colour))
             if result.control is not None:
                 random = "random weights" if layer_part == "skip" else ""
                 mean = result.control.protection(layer_part, way).mean
-                series.append(b.Series(random, x, mean, "line", colour, "", "--"))
+                series.append(b.Series(random, x, mean, colour=shown.colour, marker="", dash="--"))
         panels.append(
             b.Chart(
                 title,
@@ -230,7 +247,7 @@ def protection_sentence(result: DepthResult) -> str:
     gained: list[str] = []
     same: list[str] = []
     for p in sorted(removed, key=lambda p: -abs(p.mean[-1] or 0.0)):
-        name = PARTS[p.part][0]
+        name = PARTS[p.part].title
         mean = p.mean[-1] or 0.0
         if (p.low[-1] or 0.0) > 0:
             share = "all" if mean > 0.9995 else f"{mean:.0%}"
@@ -275,17 +292,19 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
     for name in ("attention", "full"):
         std = result.std[name][-1]
         windows = result.sequences
-        half = None
+        half_width = None
         if std is not None:
-            half = finite(float(t_half_width(std / math.sqrt(windows), windows)))
-        ratio = Estimate.around(result.variants[name][-1], half)
+            half_width = finite(float(t_half_width(std / math.sqrt(windows), windows)))
+        ratio = Estimate.around(result.variants[name][-1], half_width)
         text = ratio_text(ratio.value)
         if ratio.interval is not None:
             text += f" [{', '.join(map(ratio_text, ratio.interval))}]"
         control = "-"
         if result.control is not None:
             control = f"random weights {ratio_text(result.control.variants[name][-1])}"
-        yield KeyNumber(f"residual after the last layer, {VARIANTS[name][0]}", text, control, ratio)
+        yield KeyNumber(
+            f"residual after the last layer, {VARIANTS[name].title}", text, control, ratio
+        )
 
 
 VIEW = view(

@@ -1,4 +1,9 @@
-"""What heads read and pass on: what ``headscope flow`` can be asked."""
+"""What heads read and pass on: what ``headscope flow`` can be asked.
+
+Each field of the options is a keyword in Python and a flag on the command line. ``--help`` shows
+those that are marked ``Usual``, ``--help-all`` every one; ``$name`` in a message is replaced by
+the keyword or the flag. ``entry``, at the end, makes the function that users call.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +35,7 @@ class FlowOptions(RunOptions):
     (72, 32)
     """
 
+    #: Memory beside the model: 1.8 times its weights, and 150 MiB
     held: ClassVar[Held] = Held(1.8, 150.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope flow demo",

@@ -1,4 +1,8 @@
-"""Numbers measured on sentences, with how much each sentence pulls at them."""
+"""Numbers measured on sentences, with how much each sentence pulls at them.
+
+With one pull for each sentence, numbers from the same sentences can be averaged and subtracted
+before an interval is made of them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,14 @@ from headscope.stats.statistics import FEWEST_UNITS, effective_units, finite, ra
 
 @dataclass(frozen=True)
 class Clustered:
-    """Numbers that are smooth functions of sums over sentences."""
+    """``n`` numbers, each computed from sums over sentences, such as a ratio of two sums."""
 
-    value: Array  # (n,). The numbers; NaN where nothing was counted.
-    #: (sentences, n). How much each sentence pulls at each number, in units of a mean over
-    #: sentences: the standard error of a number is that of the mean of its column. Columns of
-    #: numbers that were measured on the same sentences may be added and subtracted, row by row.
+    value: Array  # (n,): the numbers; NaN where nothing was counted.
+    #: (sentences, n): how much each sentence pulls at each number. Of a mean these are the
+    #: sentences' values minus the mean; so the standard error of a number is always that of the
+    #: mean of its column.
     influence: Array
-    #: (n,). The effective number of sentences behind each; 0 where too few for an interval count.
+    #: (n,): the effective number of sentences behind each; 0 if they are too few for an interval.
     units: Array
 
     @classmethod
@@ -48,11 +52,11 @@ class Clustered:
         return cls.ratio(np.asarray(rows).reshape(len(rows), n), np.ones((len(rows), 1)))
 
     def rest(self) -> Clustered:
-        """Return 1 minus each number."""
+        """Return what is left of 1: 1 minus each number."""
         return Clustered(1.0 - self.value, -self.influence, self.units)
 
     def unknown(self) -> Clustered:
-        """Return numbers as unknown (NaN), with the same shapes."""
+        """Return NaN in the place of each number."""
         return Clustered(self.value * np.nan, self.influence * np.nan, self.units)
 
     def mean(self) -> Clustered:

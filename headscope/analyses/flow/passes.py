@@ -1,7 +1,9 @@
 """Two passes over a corpus: maps are fitted on the first half and judged on the second.
 
 :func:`measure` at the end makes them. A :class:`Reader` deals sentences to the halves, and
-:func:`_read` shows every layer of a pass, chunk by chunk, to a function that sums what it needs.
+:func:`_read` runs the model over a half and shows every layer, chunk by chunk, to a function: one
+that adds to the sums that maps are fitted from (``LayerSums``), then one that writes down the
+errors of the maps (``LayerMaps``).
 """
 
 from __future__ import annotations
@@ -42,17 +44,21 @@ from headscope.session.texts import counted_batches
 
 @dataclass
 class Reader:
-    """Reads a corpus for one model, half by half, and counts what it had to leave out."""
+    """Reads a corpus for one model, half by half, and counts what it had to leave out.
 
-    loaded: LoadedModel  # whose tokenizer and limit count
+    An ``EncodedSentence`` is a sentence as the model reads it, its words found again among its
+    tokens; ``half`` says which half of the corpus it is of.
+    """
+
+    loaded: LoadedModel  # Its tokenizer and its limit say which sentences can be read
     corpus: Corpus
-    n_sentences: int  # of both halves, those that cannot be read included
-    spread: bool  # evenly over the corpus; else the first ones
+    n_sentences: int  # How many are read of both halves, those that cannot be read included
+    spread: bool  # Whether they are spread evenly over the corpus; else the first ones
     progress: Progress
     repeated: int = 0  # Sentences of the second half that stand in the first
     skipped: int = 0  # Sentences that cannot be read
     left_out: int = 0  # Words without a piece
-    #: The sentences of the first half, numbered in the order of the corpus
+    #: The sentences of the first half as :func:`_lower_words`, numbered in the order of the corpus
     _first_half: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
@@ -78,9 +84,9 @@ class Reader:
                 yield sentence
 
     def _of_half(self, half: int, sentence: EncodedSentence | None) -> EncodedSentence | None:
-        """Return a sentence of this half that is to be measured, and count what is left out.
+        """Return the sentence if it is of this half and can be used, else None; count why not.
 
-        None for a sentence that cannot be read, or that the other half has.
+        A sentence of the second half that repeats one of the first is not used.
         """
         if sentence is None:
             self.skipped += 1
@@ -97,32 +103,33 @@ class Reader:
         return sentence
 
     def folds(self, batch: Sequence[EncodedSentence]) -> Tensor:
-        """Deal sentences of the first half to the folds of a cross-validation.
+        """Return the cross-validation fold of each sentence of a batch of the first half, (batch,).
 
-        In the order of the corpus; a sentence that is repeated stays in one fold.
+        They are dealt in the order of the corpus; a sentence that is repeated stays in one fold.
         """
         numbers = [self._first_half[_lower_words(sentence)] for sentence in batch]
         return torch.tensor([number % FOLDS for number in numbers])
 
 
 def _lower_words(sentence: EncodedSentence) -> tuple[str, ...]:
-    """Return a sentence's words as repetitions are found by, in lower case."""
+    """Return a sentence's words in lower case: repeated sentences are those with the same."""
     return tuple(word.lower() for word in sentence.sentence.words)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences of one half, and what a pass of the model fills in."""
+    """Sentences of one half, and in the second half what the pass of the model writes down."""
 
     sentences: list[EncodedSentence]
     words: WordPositions
-    #: (batch, 3, targets, 2, heads of all layers): as :meth:`LayerMaps.errors`, where maps are
-    #: measured.
+    #: (batch, 3, targets, 2, heads of all layers): those of :meth:`LayerMaps.errors`, where maps
+    #: are judged.
     errors: Tensor
 
 
-#: Looks at a chunk of one layer: the batch, the chunk, its heads among those of all layers, and
-#: the states (batch, pos, d_in) that the layer's values are made from.
+#: Called with the batch, the activations of a chunk (some heads of one layer on some sentences),
+#: the numbers of its heads among the heads of all layers, and the states (batch, pos, d_in) that
+#: the layer's values are made from.
 Visit = Callable[[Batch, Activations, slice, Tensor], None]
 
 
@@ -132,18 +139,20 @@ class _Observer(SiteObserver):
     A layer's states are seen first (:meth:`see`), then the chunks of its heads (:meth:`observe`).
     """
 
+    batch: Batch  # The one that is run; set before every pass
+    _x: Tensor  # (batch, pos, d_in): the states that the present layer read
+
     def __init__(self, visit: Visit, first_heads: Array) -> None:
         """Make one; ``first_heads`` numbers the first head of each layer among those of all."""
         self._visit = visit
         self._first_heads = first_heads
-        self.batch: Batch
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
         """Keep the states that a layer's values are computed from."""
         self._x = inputs.x_v
 
     def observe(self, site: Activations) -> None:
-        """Show one chunk."""
+        """Show one chunk of a layer; ``site.row`` is the number of the layer."""
         first = int(self._first_heads[site.row])
         heads = slice(first + site.heads.start, first + site.heads.stop)
         self._visit(self.batch, site, heads, self._x)
@@ -154,10 +163,10 @@ def _read(
 ) -> Iterator[Batch]:
     """Run a model over one half; yield every batch when all layers have been visited.
 
-    ``seed`` draws another word for each; ``name`` is what progress calls the model.
+    ``seed`` draws a random word for each word; ``name`` is what progress calls the model.
     """
     step = f"{name}, choosing" if half == 0 else f"{name}, measuring"
-    random = np.random.default_rng([seed % 2**63, half])
+    random = np.random.default_rng([seed % 2**63, half])  # numpy takes no negative seeds
     head_counts = [site.n_heads for site in loaded.sites]
     n_heads = sum(head_counts)
     observer = _Observer(visit, first_heads=np.cumsum([0, *head_counts]))
@@ -165,7 +174,7 @@ def _read(
         loaded.sites,
         [observer],
         unmeasured_sites=loaded.unmeasured_sites,
-        # What is made of a chunk, in float64, is several times as large as its patterns.
+        # A LayerChunk, in float64, is several times as large as the patterns that it is made of.
         chunk_entries=CHUNK_ENTRIES // 4,
     )
     with routed(loaded.model, router), watch_inputs(loaded.sites, observer.see):
@@ -181,28 +190,28 @@ def _read(
 
 
 @dataclass(frozen=True)
-class Sums:
-    """What both halves of the corpus gave."""
+class TwoHalves:
+    """What the two halves of the corpus gave: the R^2 of every head, and of how many sentences."""
 
     tokens: int  # Tokens of words that the maps were fitted on
     fitted_on: int  # Sentences of the first half
     judged_on: int  # Sentences of the second half
-    r2: dict[str, Clustered]  # Of the maps on the second half, by target: one number a head
+    r2: dict[str, Clustered]  # On the second half, by name of the R^2: a number for each head
 
 
-def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
+def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> TwoHalves:
     """Run a model over both halves: fit the maps on the first, judge them on the second."""
     # The first half: sums of products
-    layers: list[LayerSums] = []
+    layer_sums: list[LayerSums] = []
     for site in loaded.sites:  # each layer has different random directions
         layer_seed = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
-        layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), layer_seed)))
+        layer_sums.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), layer_seed)))
 
-    def add(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+    def add(batch: Batch, activations: Activations, heads: slice, x: Tensor) -> None:
         """Add a chunk to the sums of its layer."""
-        layer = layers[site.row]
-        folds = reader.folds(batch.sentences[site.rows])
-        layer.update(LayerChunk(site, x, batch.words, layer.spaces), folds)
+        sums = layer_sums[activations.row]
+        folds = reader.folds(batch.sentences[activations.rows])
+        sums.update(LayerChunk(activations, x, batch.words, sums.spaces), folds)
 
     tokens = 0
     fitted_on = 0
@@ -216,18 +225,18 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
             "tokenizer makes no piece of its words."
         )
 
-    # The maps; the sums of a layer are dropped as soon as its maps are fitted
+    # The maps of each layer, whose sums are dropped at once
     maps: list[LayerMaps] = []
-    while layers:
-        maps.append(layers.pop(0).solve())
+    while layer_sums:
+        maps.append(layer_sums.pop(0).solve())
         release_memory()
 
-    # The second half: their errors
-    def judge(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+    # The second half: errors of the maps
+    def judge(batch: Batch, activations: Activations, heads: slice, x: Tensor) -> None:
         """Write the errors of a layer's maps on a chunk into the batch."""
-        layer = maps[site.row]
-        chunk = LayerChunk(site, x, batch.words, layer.spaces)
-        batch.errors[site.rows, ..., heads] = layer.errors(chunk).cpu()
+        layer_maps = maps[activations.row]
+        chunk = LayerChunk(activations, x, batch.words, layer_maps.spaces)
+        batch.errors[activations.rows, ..., heads] = layer_maps.errors(chunk).cpu()
 
     n_heads = sum(site.n_heads for site in loaded.sites)
     nothing = torch.zeros(0, *ERRORS, n_heads)  # there may be no second half
@@ -236,4 +245,9 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Sums:
     maps.clear()
     release_memory()
     judged = torch.cat(errors).numpy()
-    return Sums(tokens, fitted_on, len(judged), explained(judged))
+    return TwoHalves(
+        tokens=tokens,
+        fitted_on=fitted_on,
+        judged_on=len(judged),
+        r2=explained(judged),
+    )

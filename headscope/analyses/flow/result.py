@@ -1,4 +1,8 @@
-"""What ``headscope flow`` measured, as values."""
+"""What ``headscope flow`` measured, as values.
+
+``Compare`` marks the numbers that ``headscope diff`` compares, with their names there; ``Setting``
+marks what has to be equal for two results to be compared.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Held-out R^2 of linear maps from z: the share of a target's variance that they recover.
+    """Held-out R^2 of linear maps from z: the share of the variance of a target that they recover.
 
     1 is all of it, 0 as much as the mean alone, less is worse; None where it was not measured.
     """
 
-    whole: ComparedEstimate  # Of the mixture of states that the head reads, all d_model dimensions
-    directions: ComparedEstimate  # The same from d_head random directions instead of W_V
-    token: ComparedEstimate  # Of the state of the word that gets the largest weight, all dimensions
-    value: ComparedEstimate  # The same in the space that W_V reads
-    other: ComparedEstimate  # The same of a word of the sentence drawn at random
-    #: As ``token``, from d_head random directions instead of W_V.
+    #: The target is the mixture of states that the head reads, all d_model dimensions.
+    whole: ComparedEstimate
+    #: The same target from d_head random directions of the mixture, in place of z.
+    directions: ComparedEstimate
+    #: The target is the state of the word that gets the largest weight, all dimensions.
+    token: ComparedEstimate
+    #: The target is that state in the space that W_V reads.
+    value: ComparedEstimate
+    #: The target is the state of a word of the sentence drawn at random, in that space.
+    other: ComparedEstimate
+    #: The target of ``token`` from d_head random directions of the mixture, in place of z.
     token_directions: ComparedEstimate = UNKNOWN
-    #: As ``value``, of the same patterns with a W_V of Gaussian entries.
+    #: ``value`` with the same patterns and a W_V of Gaussian entries.
     gaussian: ComparedEstimate = UNKNOWN
 
 
@@ -50,7 +59,10 @@ class HeadFlow(Head):
         return None if rank is None else rank / self.d_head
 
     def dims90(self, matrix: str = "w_v") -> float | None:
-        """Return dims90 of ``w_v`` or ``ov`` over d_head; None for a zero matrix."""
+        """Return dims90 of ``w_v`` or ``ov`` over d_head; None for a zero matrix.
+
+        dims90 is how many singular directions hold 90% of the squared singular values.
+        """
         dims = getattr(self, matrix).dims["90"]
         return None if dims is None else dims / self.d_head
 
@@ -107,7 +119,7 @@ class FlowResult(Measured):
     #: as the random directions are other ones for each.
     over_gaussian: Estimate = UNKNOWN
     token_over_directions: Estimate = UNKNOWN
-    #: By number of ``recovery``: why it is not known, where the text is too short for it.
+    #: Names of fields of ``recovery`` that are not known, and why: the text is too short for them.
     not_measured: dict[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> pandas.DataFrame:
@@ -117,7 +129,10 @@ class FlowResult(Measured):
 
 
 def _row(head: HeadFlow, stacked: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"stack": head.stack} if stacked else {}
+    """Return a head's row; with a column for its stack if ``stacked``."""
+    row: dict[str, Any] = {}
+    if stacked:
+        row["stack"] = head.stack
     row |= {"layer": head.layer, "head": head.head}
     for matrix in ("w_v", "ov"):
         row[f"{matrix}_effective"] = head.wide(matrix)

@@ -1,4 +1,10 @@
-"""``headscope flow``: how much of what heads read they pass on."""
+"""``headscope flow``: how much of what heads read they pass on.
+
+Two things are measured: how well linear maps recover what a head read from its output z
+(:mod:`~headscope.analyses.flow.passes`), and the spectra of W_V and W_V W_O, whose effective rank
+says how many of d_head dimensions a head uses. :func:`run` is the whole command; its helpers follow
+in the order of use.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ import torch
 from headscope.analyses.classify.corpus_batches import stacks_for
 from headscope.analyses.flow import SENTENCES, FlowOptions
 from headscope.analyses.flow.clustered import Clustered
-from headscope.analyses.flow.passes import Reader, Sums, measure
+from headscope.analyses.flow.passes import Reader, TwoHalves, measure
 from headscope.analyses.flow.recovery import TARGETS
 from headscope.analyses.flow.result import (
     FlowControl,
@@ -48,7 +54,8 @@ TOKENS_PER_PREDICTOR = 20
 #: Where random weights clearly explain less than this, the maps overfit.
 COLLAPSED = -0.05
 
-R2 = Mapping[str, Clustered]  # By target, of every head.
+#: R^2 by its name, as in ``TARGETS``: a number for each head, with what each sentence adds to it.
+R2 = Mapping[str, Clustered]
 
 
 def run(model: Model, options: FlowOptions) -> FlowResult:
@@ -61,42 +68,48 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
     corpus = corpus_for(opened, corpus).sources
-    (stack,) = stacks_for(
-        opened, None, pairs=False
-    )  # of an encoder-decoder its encoder, by default
+    # One stack is measured: of an encoder-decoder model its encoder.
+    (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, options.validate)
     loaded = opened.with_all_stacks.only(stack)
 
     # The model: maps, and the spectra of its heads
     n_sentences = corpus.n_sentences
     if not options.full:
-        n_sentences = min(n_sentences, options.limit or SENTENCES)
-    reader = Reader(loaded, corpus, n_sentences, options.limit is None, options.tell)
-    sums = measure(reader, loaded, seed, "model")
-    sentences = _sentences(reader, sums)
+        limit = SENTENCES if options.limit is None else options.limit
+        n_sentences = min(n_sentences, limit)
+    reader = Reader(
+        loaded=loaded,
+        corpus=corpus,
+        n_sentences=n_sentences,
+        spread=options.limit is None,
+        progress=options.tell,
+    )
+    halves = measure(reader, loaded, seed, "model")
+    sentences = _sentences(reader, halves)
     widths = [site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads]
     layer_spectra = [_spectra(layer_factors(site.weights())) for site in loaded.sites]
     spectra = {"gaussian": _gaussian_controls(loaded, range(seed, seed + options.control_seeds))}
     origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
 
     # Random weights
-    random = None
+    random_halves = None
     if options.control:
         twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
-        random = measure(reader, twin, seed, "control")
+        random_halves = measure(reader, twin, seed, "control")
         twin_factors = (layer_factors(site.weights()) for site in twin.sites if site.n_heads)
         spectra["fresh"] = _controls(map(_spectra, twin_factors))
 
     # The result, without what the text is too short for
     missing = not_measured(
-        tokens=sums.tokens,
+        tokens=halves.tokens,
         sentences=2 * sentences.chosen_on,
         width=max(widths, default=0),
-        random=None if random is None else random.r2,
+        random=None if random_halves is None else random_halves.r2,
     )
     r2 = {
-        target: heads_r2.unknown() if target in missing else heads_r2
-        for target, heads_r2 in sums.r2.items()
+        name: heads_r2.unknown() if name in missing else heads_r2
+        for name, heads_r2 in halves.r2.items()
     }
     return FlowResult(
         schema=SCHEMA,
@@ -107,32 +120,32 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         spectra=spectra,
         recovery=_mean_recovery(r2),
         over_directions=_gap(r2["whole"], r2["directions"]),
-        control=None if random is None else _control(r2, random, seed),
+        control=None if random_halves is None else _control(r2, random_halves.r2, seed),
         over_gaussian=_gap(r2["value"], r2["gaussian"]),
         token_over_directions=_gap(r2["token"], r2["token_directions"]),
         not_measured=missing,
     )
 
 
-def _sentences(reader: Reader, sums: Sums) -> FlowSentences:
+def _sentences(reader: Reader, halves: TwoHalves) -> FlowSentences:
     """Say what the model read, and what was left out."""
     return FlowSentences(
         name=reader.corpus.name,
-        chosen_on=sums.fitted_on,
-        measured_on=sums.judged_on,
+        chosen_on=halves.fitted_on,
+        measured_on=halves.judged_on,
         repeated=reader.repeated,
         skipped=reader.skipped,
         note=reader.corpus.note,
-        tokens=sums.tokens,
+        tokens=halves.tokens,
         words_left_out=reader.left_out,
     )
 
 
 def not_measured(tokens: int, sentences: int, width: int, random: R2 | None) -> dict[str, str]:
-    """Say which R^2 the text is too short for, and why.
+    """Say which R^2 the text is too short for: name and reason.
 
     The maps were fitted on the ``tokens`` of half of the ``sentences``; ``width`` is the largest
-    d_head.
+    d_head; ``random`` are the R^2 with random weights, where these were measured.
     """
     needed = TOKENS_PER_PREDICTOR * width
     if tokens < needed:
@@ -144,21 +157,24 @@ def not_measured(tokens: int, sentences: int, width: int, random: R2 | None) -> 
         return dict.fromkeys(TARGETS, reason)
     if random is None:
         return {}
-    return {
-        target: f"with random weights it is {r2.value:.2f}, surely below {COLLAPSED}: the maps "
-        "follow what they were fitted on; give more sentences"
-        for target, r2 in vars(_mean_recovery(random)).items()
-        if r2.high is not None and r2.high < COLLAPSED
-    }
+    reasons = {}
+    for name, mean in vars(_mean_recovery(random)).items():  # in the order of its fields
+        if mean.high is not None and mean.high < COLLAPSED:
+            reasons[name] = (
+                f"with random weights it is {mean.value:.2f}, surely below {COLLAPSED}: the maps "
+                "follow what they were fitted on; give more sentences"
+            )
+    return reasons
 
 
 # --- spectra --------------------------------------------------------------------------------------
 
-Spectra = Mapping[str, Sequence[MatrixRank]]  # By matrix, ``w_v`` and ``ov``: one entry a head.
+#: Singular values and ranks of the matrices ``w_v`` and ``ov`` of a layer: one entry for each head.
+Spectra = Mapping[str, Sequence[MatrixRank]]
 
 
 def _spectra(factors: Factors) -> Spectra:
-    """Read W_V, and W_V W_O, of every head of a layer."""
+    """Take the spectra of W_V, and of W_V W_O, of every head of a layer."""
     if not factors.n_heads:
         return {"w_v": [], "ov": []}
     d_v = factors.W_V.shape[-1]
@@ -181,7 +197,7 @@ def _gaussian_controls(loaded: LoadedModel, seeds: Iterable[int]) -> tuple[Value
 
 
 def _controls(layers: Iterable[Spectra]) -> tuple[ValueControl, ...]:
-    """Average the heads of random layers, for every width of their values."""
+    """Average the heads of random layers, for every width d_v of their values."""
     w_v: dict[int, list[MatrixRank]] = {}
     ov: dict[int, list[MatrixRank]] = {}
     for spectra in layers:
@@ -198,13 +214,13 @@ def _heads(
     sites: Sequence[AttentionSite], layer_spectra: Sequence[Spectra], r2: R2
 ) -> tuple[HeadFlow, ...]:
     """Make the result row of every head, in the order of layer and head."""
-    estimates = {target: heads_r2.estimates() for target, heads_r2 in r2.items()}
+    estimates = {name: heads_r2.estimates() for name, heads_r2 in r2.items()}
     rows: list[HeadFlow] = []
     for site, spectra in zip(sites, layer_spectra, strict=True):
         for i, head in enumerate(site.head_ids):
             w_v = spectra["w_v"][i]
             number = len(rows)  # of this head among all
-            recovery = {target: heads_r2[number] for target, heads_r2 in estimates.items()}
+            recovery = {name: heads_r2[number] for name, heads_r2 in estimates.items()}
             row = HeadFlow(
                 layer=site.layer,
                 head=head,
@@ -222,24 +238,25 @@ def _heads(
 
 
 def _mean_recovery(r2: R2) -> Recovery:
-    """Average over heads."""
-    return Recovery(**{target: heads_r2.mean().estimate() for target, heads_r2 in r2.items()})
+    """Average every R^2 over heads."""
+    return Recovery(**{name: heads_r2.mean().estimate() for name, heads_r2 in r2.items()})
 
 
-def _gap(r2: Clustered, random: Clustered) -> Estimate:
+def _gap(r2: Clustered, control: Clustered) -> Estimate:
     """Return how much more z recovers than random directions or weights do, mean over heads.
 
-    Every head has its own random directions, so the spread over heads counts as well.
+    Every head has its own random directions, so the differences between heads widen the interval.
     """
-    gap = r2 - random
+    gap = r2 - control
     known = np.isfinite(gap.value)
     if known.sum() < 2:
         return Estimate(gap.mean().estimate().value)
-    by_sentence = gap.value + gap.influence  # (sentences, heads): the mean over rows is the gap
+    # (sentences, heads): values of single sentences, whose mean is the gap of each head
+    by_sentence = gap.value + gap.influence
     return crossed_mean(by_sentence[:, known]).estimate()
 
 
-def _control(r2: R2, random: Sums, seed: int) -> FlowControl:
-    """Compare the means of the model's heads with random weights, sentence by sentence."""
-    gain = {target: _gap(r2[target].mean(), heads_r2) for target, heads_r2 in random.r2.items()}
-    return FlowControl(seed=seed, recovery=_mean_recovery(random.r2), gain=Recovery(**gain))
+def _control(r2: R2, random: R2, seed: int) -> FlowControl:
+    """Compare the mean of the model's heads with each head of random weights."""
+    gain = {name: _gap(r2[name].mean(), heads_r2) for name, heads_r2 in random.items()}
+    return FlowControl(seed=seed, recovery=_mean_recovery(random), gain=Recovery(**gain))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from statistics import fmean
+from typing import NamedTuple
 
 from headscope.analyses.flow.result import FlowResult, HeadFlow, Recovery
 from headscope.core.safe_text import visible
@@ -15,17 +16,27 @@ from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
-#: What each R^2 is of, its colour, and its title in the table of layers.
+
+class _Shown(NamedTuple):
+    """How an R^2 is shown."""
+
+    recovered: str  # What it says is recovered
+    colour: str
+    column: str = ""  # In the table of layers; empty if it has none
+
+
+#: The R^2 of a head, by their names in the result.
 TARGETS = {
-    "whole": ("all that is read", b.BLACK, "all read"),
-    "directions": ("all that is read, from random directions", b.GREY, "random"),
-    "token": ("the attended word's state", b.SKY, ""),
-    "token_directions": ("the attended word's state, from random directions", b.PURPLE, ""),
-    "value": ("the attended word where W_V reads", b.BLUE, "top word"),
-    "gaussian": ("the attended word, Gaussian W_V", b.GREEN, "Gaussian"),
-    "other": ("a random word where W_V reads", b.ORANGE, "any word"),
+    "whole": _Shown("all that is read", b.BLACK, "all read"),
+    "directions": _Shown("all that is read, from random directions", b.GREY, "random"),
+    "token": _Shown("the attended word's state", b.SKY),
+    "token_directions": _Shown("the attended word's state, from random directions", b.PURPLE),
+    "value": _Shown("the attended word where W_V reads", b.BLUE, "top word"),
+    "gaussian": _Shown("the attended word, Gaussian W_V", b.GREEN, "Gaussian"),
+    "other": _Shown("a random word where W_V reads", b.ORANGE, "any word"),
 }
-_COLUMNS = {target: title for target, (_, _, title) in TARGETS.items() if title}
+#: The columns of the table of layers, by name of the R^2.
+_COLUMNS = {name: shown.column for name, shown in TARGETS.items() if shown.column}
 _LEGEND = (
     "Mean of heads. W_V width: effective rank over d_head. all read, random: the share of the "
     "variance of everything a head reads that a linear readout recovers from z, and from random "
@@ -60,17 +71,22 @@ def number(estimate: Estimate | None, digits: int = 2, *, share: bool = False) -
 percent = partial(number, share=True)
 
 
-def _r2(recovery: Recovery, target: str) -> float | None:
-    """Return the R^2 of a target, None where it was not measured."""
-    value: float | None = getattr(recovery, target).value
+def _r2(recovery: Recovery, name: str) -> float | None:
+    """Return the R^2 of this name; None where it was not measured."""
+    value: float | None = getattr(recovery, name).value
     return value
 
 
-def _width_of(result: FlowResult, control: str, matrix: str = "w_v") -> float | None:
-    """Return the effective rank over d_head of a control, mean over its shapes."""
-    shapes = result.spectra.get(control, ())
-    ranks = ((getattr(shape, matrix).effective_rank, shape.d_head) for shape in shapes)
-    return mean_of(None if rank is None else rank / width for rank, width in ranks)
+def _control_width(result: FlowResult, control: str, matrix: str = "w_v") -> float | None:
+    """Return the effective rank over d_head of a control, mean over its shapes.
+
+    ``control`` is ``gaussian`` or ``fresh``, ``matrix`` is ``w_v`` or ``ov``.
+    """
+    widths: list[float | None] = []
+    for shape in result.spectra.get(control, ()):
+        rank = getattr(shape, matrix).effective_rank
+        widths.append(None if rank is None else rank / shape.d_head)
+    return mean_of(widths)
 
 
 # --- sentences ------------------------------------------------------------------------------------
@@ -97,13 +113,14 @@ def _sentences(result: FlowResult) -> str:
 
 def _width(result: FlowResult) -> str:
     """Say how much of its width W_V uses, and the controls."""
-    widths = [width for head in result.heads if (width := head.wide()) is not None]
+    all_widths = [head.wide() for head in result.heads]
+    widths = [width for width in all_widths if width is not None]
     if not widths:
         return "Every W_V is zero."
     n_wide = sum(width > _WIDE for width in widths)
     controls = []
     for control, name in (("gaussian", "Gaussian entries"), ("fresh", "untrained")):
-        width = _width_of(result, control)
+        width = _control_width(result, control)
         if width is not None:
             controls.append(f"{name} {width:.2f}")
     return (
@@ -132,15 +149,17 @@ def _recovered(result: FlowResult) -> str:
             f"{_random_weights(result, 'value')}, and a random word of the sentence "
             f"{percent(mean.other)}."
         )
-    texts += [f"R^2 of {TARGETS[name][0]} is not measured: {why}." for name, why in missing.items()]
+    texts += [
+        f"R^2 of {TARGETS[name].recovered} is not measured: {why}." for name, why in missing.items()
+    ]
     return " ".join(texts)
 
 
-def _random_weights(result: FlowResult, target: str) -> str:
-    """Say what random weights give, behind a comma; nothing where they were not measured."""
+def _random_weights(result: FlowResult, name: str) -> str:
+    """Say the R^2 of random weights, behind a comma; nothing where they were not measured."""
     if result.control is None:
         return ""
-    return f", random weights {percent(getattr(result.control.recovery, target))}"
+    return f", random weights {percent(getattr(result.control.recovery, name))}"
 
 
 # --- tables and figures ---------------------------------------------------------------------------
@@ -152,13 +171,13 @@ def _layers(result: FlowResult) -> b.Table:
     for head in result.heads:
         by_layer.setdefault(head.layer_name, []).append(head)
     rows: list[tuple[str | float | None, ...]] = []
-    for name, heads in by_layer.items():
-        r2 = [mean_of(_r2(head.recovery, target) for head in heads) for target in _COLUMNS]
-        rows.append((name, mean_of(head.wide() for head in heads), *r2))
+    for layer, heads in by_layer.items():
+        r2 = [mean_of(_r2(head.recovery, name) for head in heads) for name in _COLUMNS]
+        rows.append((layer, mean_of(head.wide() for head in heads), *r2))
     if result.control is not None:
-        r2 = [_r2(result.control.recovery, target) for target in _COLUMNS]
-        rows.append(("random weights", _width_of(result, "fresh"), *r2))
-    rows.append(("chance", _width_of(result, "gaussian"), *[None for _ in _COLUMNS]))
+        r2 = [_r2(result.control.recovery, name) for name in _COLUMNS]
+        rows.append(("random weights", _control_width(result, "fresh"), *r2))
+    rows.append(("chance", _control_width(result, "gaussian"), *[None for _ in _COLUMNS]))
     titles = ("W_V width", *_COLUMNS.values())
     numbers: list[b.Column] = [(title, i, 2) for i, title in enumerate(titles, start=1)]
     return b.Table([("layer", 0, str), *numbers], rows)
@@ -168,17 +187,18 @@ def _figure(result: FlowResult) -> b.Chart:
     """Draw what z holds by layer: a dot for each head, lines of means, dashed ones of a control."""
     by_layer = [list(heads) for _, heads in groupby(result.heads, lambda head: head.layer)]
     layers = [heads[0].layer for heads in by_layer]
-    middle = (len(TARGETS) - 1) / 2
+    middle = (len(TARGETS) - 1) / 2  # of the dots that stand side by side
     lines = []
-    for i, (target, (name, colour, _)) in enumerate(TARGETS.items()):
+    for i, (name, shown) in enumerate(TARGETS.items()):
         x = [head.layer + 0.1 * (i - middle) for head in result.heads]
-        values = [_r2(head.recovery, target) for head in result.heads]
-        lines.append(b.Series("", x, values, "points", colour, "."))
-        means = [mean_of(_r2(head.recovery, target) for head in heads) for heads in by_layer]
-        lines.append(b.Series(name, layers, means, "line", colour, ""))
+        values = [_r2(head.recovery, name) for head in result.heads]
+        lines.append(b.Series("", x, values, "points", shown.colour, marker="."))
+        means = [mean_of(_r2(head.recovery, name) for head in heads) for heads in by_layer]
+        lines.append(b.Series(shown.recovered, layers, means, colour=shown.colour, marker=""))
         if result.control is not None:
-            level = [_r2(result.control.recovery, target)] * len(layers)
-            lines.append(b.Series("", layers, level, "line", colour, "", "--"))
+            level = [_r2(result.control.recovery, name)] * len(layers)
+            control = b.Series("", layers, level, colour=shown.colour, marker="", dash="--")
+            lines.append(control)
     return b.Chart(
         f"What a linear readout recovers, {model_name(result)} (dashed: random weights)",
         "layer",
@@ -211,8 +231,8 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
     """Yield what a head's card says, with the controls."""
     widths = []
     for matrix in ("w_v", "ov"):
-        of_random = _width_of(result, "gaussian", matrix)
-        widths.append(f"{decimal(head.wide(matrix), 2)} ({decimal(of_random, 2)})")
+        gaussian = _control_width(result, "gaussian", matrix)
+        widths.append(f"{decimal(head.wide(matrix), 2)} ({decimal(gaussian, 2)})")
     yield "Width of W_V, W_V W_O", f"{', '.join(widths)} of d_head (Gaussian)"
     r2 = head.recovery
     yield (
@@ -229,18 +249,19 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
 
 def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     """Yield what z holds of what was read and of the attended word."""
-    for name, target, control, random in (
-        ("whole", "what a head reads", "random directions", "directions"),
-        ("value", "the attended word's state", "Gaussian W_V", "gaussian"),
-    ):
-        mean: Estimate = getattr(result.recovery, name)
-        chance = percent(getattr(result.recovery, random))
-        yield KeyNumber(
-            f"share of {target} that z recovers, mean of heads",
-            percent(mean),
-            f"{control} {chance}{_random_weights(result, name)}",
-            mean,
-        )
+    mean = result.recovery
+    yield KeyNumber(
+        "share of what a head reads that z recovers, mean of heads",
+        percent(mean.whole),
+        f"random directions {percent(mean.directions)}{_random_weights(result, 'whole')}",
+        mean.whole,
+    )
+    yield KeyNumber(
+        "share of the attended word's state that z recovers, mean of heads",
+        percent(mean.value),
+        f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}",
+        mean.value,
+    )
 
 
 VIEW = view(

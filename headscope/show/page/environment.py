@@ -1,4 +1,4 @@
-"""The templates of the pages."""
+"""The templates of the pages: the files ``*.html.j2`` in this folder (Jinja)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headscope.show.cells import tidy
 
 @cache
 def templates() -> Environment:
-    """Return the templates of this folder; all that they are filled in with is escaped."""
+    """Return the templates; all that is filled into them is escaped, unless it is Markup."""
     environment = Environment(
         loader=PackageLoader("headscope.show", "page"),
         autoescape=True,

@@ -81,7 +81,8 @@ def answered(blocks: Iterable[Block]) -> tuple[list[Text], list[Block], list[Blo
     """
     on_page = list(_on_page(blocks))
     texts = [block for block in on_page if isinstance(block, Text)]
-    lead = [text for text in texts if text.style in ("lead", "failed")][:1] or texts[:1]
+    leads = [text for text in texts if text.style in ("lead", "failed")]
+    lead = leads[:1] if leads else texts[:1]
     figures = [block for block in on_page if isinstance(block, Chart | Panels | Custom)]
     tables = [block for block in on_page if isinstance(block, Table)]
     evidence: list[Block] = list([*figures, *tables][:1])
@@ -105,18 +106,20 @@ def _table(
     header: Sequence[str], rows: Iterable[Sequence[_Cell]], caption: str, kind: str = ""
 ) -> Markup:
     """Write a table of cells; ``kind`` is its class in style.css."""
-    tables = templates().get_template("table.html.j2").module
-    html: Markup = tables.cells(header, list(rows), caption, kind)  # type: ignore[attr-defined]
+    # ``cells`` is a macro of the template, which is called like a function.
+    macros = templates().get_template("table.html.j2").module
+    html: Markup = macros.cells(header, list(rows), caption, kind)  # type: ignore[attr-defined]
     return html.strip()
 
 
 def _row(texts: Sequence[str]) -> list[_Cell]:
-    """Make cells, the first of text and the others of numbers."""
+    """Make the cells of a row: the first is text, the others are numbers."""
     first, *numbers = texts
     return [_Cell(first), *(_Cell(number, "n") for number in numbers)]
 
 
 def _table_of_block(block: Table) -> Markup:
+    """Write a table block."""
     header = [name for name, *_ in block.columns]
     return _table(header, map(_row, table_cells(block)), block.title)
 

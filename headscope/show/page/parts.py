@@ -1,4 +1,8 @@
-"""What sections add to a report's page: parts of the page, and cards of single heads."""
+"""What sections add to a report's page: parts of the page, and cards of single heads.
+
+A *section* of a report is the result of one command. The page has a map of all heads; a click on a
+head shows its card.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +23,25 @@ class Part:
     anchor: str
     title: str
     body: Markup  # As ``headscope.show.page.html_blocks.body`` writes blocks
-    more: Markup | None = None  # What is folded up, under this caption
-    fold: str = "All numbers"
+    more: Markup | None = None  # What is folded up
+    fold: str = "All numbers"  # The caption under which it is
     wide: bool = False  # Whether it takes a whole row
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A number of every head by which the page's map can be coloured."""
+    """A number of every head by which the map of heads can be coloured."""
 
-    key: str  # In a card's ``values``
+    key: str  # Under which the ``values`` of a card have it
     caption: str
-    of_pattern: bool = False  # Whether it is measured on attention patterns: these stand first
+    of_pattern: bool = False  # Whether it is measured on attention patterns: such scales come first
 
 
 @dataclass(frozen=True)
 class Card(Head):
     """One head as the page shows it; every text is plain, nothing is markup.
 
-    A section fills in what it knows; the page adds up the cards of all sections.
+    A section fills in what it knows; the page makes one card of those of all sections.
     """
 
     primary: str = ""  # Key of its primary role; empty if the section says nothing of roles
@@ -45,14 +49,14 @@ class Card(Head):
     sentence: str = ""  # What the head does, in plain words
     #: Three numbers at most: (what it is, its value, what to compare it with).
     numbers: list[tuple[str, str, str]] = field(default_factory=list)
-    mean: str = ""  # Its mean attention: base64 of a byte a cell, row by row
+    mean: str = ""  # Its mean attention: base64 of one byte for each cell, row by row
     roles: list[str] = field(default_factory=list)  # Names of its roles
-    keys: list[str] = field(default_factory=list)  # And what the results call them
-    #: A row a label: role, detail, score, baseline, 95% interval, adjusted p.
+    keys: list[str] = field(default_factory=list)  # What the results call these roles
+    #: One row for each label: role, detail, score, baseline, 95% interval, adjusted p.
     labels: list[list[str]] = field(default_factory=list)
     #: (caption, text) of the card's lines; the first four show when the mouse is over the head.
     facts: list[tuple[str, str]] = field(default_factory=list)
-    #: A row a matrix: its name, dims90 and the same of each control, effective and stable rank.
+    #: One row for each matrix: its name, dims90, those of the controls, effective and stable rank.
     ranks: list[list[str]] = field(default_factory=list)
     #: Numbers by :attr:`Scale.key`; None for those that are not known.
     values: Mapping[str, float | None] = field(default_factory=dict)

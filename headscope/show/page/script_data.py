@@ -2,7 +2,7 @@
 
 ``charts.js`` draws a chart from its data, at the width that it has on the screen, so that its
 letters can be read on every screen. Here the data are written under the short names that the script
-reads.
+reads: :func:`chart_html` writes a figure, :func:`_panel` a chart in it, :func:`_series` its lines.
 """
 
 from __future__ import annotations
@@ -44,14 +44,18 @@ def chart_html(block: Chart | Panels) -> Markup:
         if names:
             data["groups"] = [_words(caption), [_words(name) for name in names]]
     else:
-        panels[0]["title"] = ""
+        panels[0]["title"] = ""  # that of the figure
     return Markup(
         '<figure class="chart"><script type="application/json">{}</script></figure>'
     ).format(page_json(data))
 
 
 def _captioned(block: Panels) -> list[Chart]:
-    """Give each chart all captions; in a figure file, charts side by side or below share them."""
+    """Give each chart all captions, since the page may show it alone.
+
+    In a figure file charts side by side share the caption of y, and charts below each other have a
+    title above the first alone.
+    """
     charts = [panel for panel in block.panels if isinstance(panel, Chart)]
     shared_x = next((chart.x for chart in charts if chart.x), "")
     captioned: list[Chart] = []
@@ -98,7 +102,10 @@ def _levels(levels: Mapping[str, float] | None) -> list[list[Any]]:
 
 
 def _series(series: Series, bars: bool) -> dict[str, Any]:
-    """Write a series, empty fields left out; x that counts up by one is its first value alone."""
+    """Write a series, without its empty fields.
+
+    Values of x that count up by one are written as the first: [3, 4, 5] -> 3.
+    """
     x: Any
     if bars:
         x = [_words(str(name)) for name in series.x]
@@ -123,7 +130,7 @@ def _series(series: Series, bars: bool) -> dict[str, Any]:
 
 
 def _pairs(pairs: Iterable[Sequence[float] | None]) -> list[list[float | None] | None]:
-    """Write intervals; an empty list where none is known."""
+    """Write pairs of numbers, such as intervals; an empty list where none is known."""
     written = [None if pair is None else [_short(end) for end in pair] for pair in pairs]
     return written if any(written) else []
 
@@ -143,4 +150,5 @@ def _short(value: float | None) -> float | None:
 
 
 def _words(text: str) -> str:
+    """Write text as it is printed: no control characters, true minus signs."""
     return tidy(visible(text))

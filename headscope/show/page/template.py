@@ -1,6 +1,7 @@
 """Pages in one file, which needs nothing else and runs no script but its own.
 
-:func:`rendered` fills a template in, also for a report; :func:`page_of` is the page of one result.
+:func:`page_of` is the page of one result; :func:`rendered` fills in a template, also for a report.
+Style and scripts are the files beside this one.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ def versions(result: Any, joint: str = ", ") -> str:
     )
 
 
-def proof(check: Any) -> str:
-    """Say in a few words whether our attention equals the model's."""
-    if check is None or check.passed is None:
+def proof(certificate: Any) -> str:
+    """Say in a few words whether our attention equals the model's, by the certificate of a run."""
+    if certificate is None or certificate.passed is None:
         return "not validated"
-    differs = f"\u2713 differs from the model by at most {tiny(check.max_abs_hidden)}"
-    return differs if check.passed else "\u2717 validation failed"
+    if not certificate.passed:
+        return "\u2717 validation failed"
+    return f"\u2713 differs from the model by at most {tiny(certificate.max_abs_hidden)}"
 
 
 def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
@@ -79,7 +81,7 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
             **values,
         )
     )
-    return page.encode("utf-8", "replace").decode()  # a file's name may be no UTF-8
+    return page.encode("utf-8", "replace").decode()  # a file name in it may be no UTF-8
 
 
 def role_colours() -> str:

@@ -12,13 +12,8 @@ from tiny_models import VOCABULARY, WORDS, tiny_bert, tiny_tokenizer
 from torch import Tensor
 
 import headscope
-from headscope.analyses.depth.measure import (
-    COMPARISONS,
-    VARIANTS,
-    collapsed_after,
-    curves_of,
-    residual_ratio,
-)
+from headscope.analyses.depth.curves import COMPARISONS, collapsed_after, curves_of
+from headscope.analyses.depth.measure import VARIANTS, residual_ratio
 from headscope.analyses.depth.result import DepthCurves
 from headscope.analyses.depth.view import blocks
 from headscope.data.corpus import as_plain

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headscope.analyses.depth.measure import VARIANTS, curves_of
+from headscope.analyses.depth.curves import curves_of
+from headscope.analyses.depth.measure import VARIANTS
 from headscope.analyses.depth.result import DepthResult
 from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.result import SpectrumResult
