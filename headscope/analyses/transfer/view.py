@@ -1,4 +1,9 @@
-"""What is shown of ``transfer``: what training some of the parameters gives."""
+"""What is shown of ``transfer``: what training some of the parameters gives.
+
+:func:`blocks` lists the sentences, tables and the figure (all made with :mod:`headscope.show`,
+here ``b``), each for the terminal, the page or both. A *cell* of the result is one variant, from
+pretrained or random weights, with one number of training examples.
+"""
 
 from __future__ import annotations
 
@@ -63,14 +68,15 @@ def _task_words(result: TransferResult) -> str:
 def _tables(result: TransferResult) -> Iterator[b.Table]:
     """Yield a table for each size and start; the largest size from pretrained weights is shown."""
     panels = _panels(result)
-    pretrained = [panel for panel in panels if panel[1] == "pretrained"]
-    main = pretrained[-1] if pretrained else panels[-1]
+    pretrained = [(size, weights) for size, weights in panels if weights == "pretrained"]
+    main = pretrained[-1] if pretrained else panels[-1]  # sizes ascend
     at_best_rates = [run for run in result.runs if run.factor == 1]
     bad_runs = Counter(
         (run.variant, run.weights, run.size) for run in at_best_rates if run.diverged or run.failed
     )
     titles = ("trained", "parameters", "accuracy, 95%", "std", "learning rate", "failed")
-    columns: list[b.Column] = [(title, i, 1) for i, title in enumerate(titles)]
+    digits = 1
+    columns: list[b.Column] = [(title, i, digits) for i, title in enumerate(titles)]
     for size, weights in panels:
         cells = _cells_of(result, size, weights)
         rows: list[tuple[object, ...]] = [
@@ -85,8 +91,8 @@ def _tables(result: TransferResult) -> Iterator[b.Table]:
             for cell in cells
         ]
         if cells and weights == "pretrained":
-            known = [baseline for baseline in result.baselines if baseline.size == size]
-            rows += [(BASELINES[each.name], "", each.accuracy, "", "", "") for each in known]
+            baselines = [row for row in result.baselines if row.size == size]
+            rows += [(BASELINES[row.name], "", row.accuracy, "", "", "") for row in baselines]
         title = f"From {weights} weights, {size} training examples"
         yield b.Table(
             columns, rows, title, on=b.BOTH if (size, weights) == main else b.VERBOSE | b.PAGE
@@ -125,15 +131,20 @@ def _missed_words(result: TransferResult) -> str:
 
 
 def _cells_of(result: TransferResult, size: int, weights: str) -> list[TransferCell]:
-    """Return the cells of one table, or of one panel of the picture."""
+    """Return the cells of one table, or of one panel of the figure."""
     return [cell for cell in result.cells if (cell.size, cell.weights) == (size, weights)]
 
 
 def _panels(result: TransferResult) -> list[tuple[int, str]]:
-    """Return size and start of every table and panel."""
-    starts = product(result.sizes, ("pretrained", "random"))
+    """Return the size and the weights of every table, and of every panel of the figure.
+
+    Of a run that measured nothing, those of one empty table.
+    """
     measured = {(cell.size, cell.weights) for cell in result.cells}
-    return [start for start in starts if start in measured] or [(result.sizes[-1], "pretrained")]
+    if not measured:
+        return [(result.sizes[-1], "pretrained")]
+    panels = product(result.sizes, ("pretrained", "random"))
+    return [panel for panel in panels if panel in measured]
 
 
 def result_sentence(result: TransferResult) -> str:
@@ -159,7 +170,7 @@ def result_sentence(result: TransferResult) -> str:
 
 
 def wrong_sentence(result: TransferResult) -> str:
-    """Count the runs that diverged or learned nothing, and compare the spreads."""
+    """Count the runs that diverged or learned nothing, and compare how much variants vary."""
     runs = [run for run in result.runs if run.factor == 1]
     diverged = sum(run.diverged for run in runs)
     failed = sum(run.failed for run in runs)
@@ -183,8 +194,8 @@ def _accuracies(result: TransferResult) -> b.Panels:
     x_of_variant = {variant: x for x, variant in enumerate(measured)}
     for size, weights in _panels(result):
         cells = _cells_of(result, size, weights)
-        coordinates = (size, weights, 1)
-        runs = [run for run in result.runs if (run.size, run.weights, run.factor) == coordinates]
+        shown = (size, weights, 1)  # runs at the best rate
+        runs = [run for run in result.runs if (run.size, run.weights, run.factor) == shown]
         mean = b.Series(
             "mean over seeds, 95% interval",
             [x_of_variant[cell.variant] for cell in cells],
@@ -200,14 +211,14 @@ def _accuracies(result: TransferResult) -> b.Panels:
             b.ORANGE,
             ".",
         )
-        known = [row for row in result.baselines if row.size == size]
+        baselines = [row for row in result.baselines if row.size == size]
         panels.append(
             b.Chart(
                 f"{weights}, {size} examples",
                 "",
                 "" if panels else "accuracy x 100",
                 [mean, seeds],
-                levels={BASELINES[row.name]: row.accuracy.value or 0.0 for row in known},
+                levels={BASELINES[row.name]: row.accuracy.value or 0.0 for row in baselines},
                 x_names=[VARIANTS[name] for name in measured],
             )
         )
