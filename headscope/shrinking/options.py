@@ -1,7 +1,7 @@
 """The options of ``headscope shrink``.
 
-A field's ``Usual`` or ``Option`` beside its type is its help, bounds and flags; ``--help`` shows the
-``Usual`` ones, ``--help-all`` shows all.
+A field's ``Usual`` or ``Option`` beside its type is its help, bounds and flags; ``--help`` shows
+the ``Usual`` ones, ``--help-all`` shows all.
 """
 
 from __future__ import annotations
