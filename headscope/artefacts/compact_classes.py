@@ -75,7 +75,8 @@ def _config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
         raise CheckpointError(f"{path} names {family!r} as {FAMILY}, which is no known family.")
     parts_in_config(config_dict, path)  # refuses what does not fit together
 
-    # the family's settings, of the layers that are left, with what says which parts are left
+    # Settings count the layers that are left, as config.json does; the model restores the original
+    # number before it is built.
     settings = family_config(config_dict)
     settings |= {key: config_dict.get(key) for key in _settings_before(config_dict)}
     settings |= {key: config_dict[key] for key in (FAMILY, *LEFT) if key in config_dict}
@@ -108,7 +109,7 @@ class _CompactModel:
     headscope_class: tuple[str, str]  # The family, and the auto class of transformers
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        # built with the original number of layers, as before any was removed
+        # built with the original number of layers
         settings = vars(config)
         restore(config, _settings_before(settings))
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]

@@ -81,11 +81,15 @@ class OtherText:
         return (comparison,)
 
     def _shared_neighbours(self, embeddings: Tensor, expected: Tensor) -> Estimate:
-        """Return the share of the whole model's nearest neighbours that a model finds too."""
+        """Return the share of the whole model's nearest neighbours that a model finds too.
+
+        Both embeddings are (texts, d_model).
+        """
         if self._expected_neighbours is None:
             self._expected_neighbours = nearest(expected)
-        neighbours = nearest(embeddings)[:, :, None]
-        expected_neighbours = self._expected_neighbours[:, None, :]
+        # every neighbour that is expected is looked for among those that the model finds
+        expected_neighbours = self._expected_neighbours[:, None, :]  # [queries, 1, neighbours]
+        neighbours = nearest(embeddings)[:, :, None]  # [queries, neighbours, 1]
         found_too = (neighbours == expected_neighbours).any(dim=2)  # [queries, neighbours]
         return self._mean(found_too.double().mean(dim=1))
 

@@ -4,11 +4,11 @@ A network adds ``a W`` to the residual stream: a (tokens, n) are the activations
 W (n, d_model) is its second map, one row for each neuron. A column of ones in a, and a row of W,
 stand for the bias, which always stays.
 
-Say that only the neurons S stay, and that their rows of W may change. With ``A = a^T a``, summed
-over the tokens of calibration text, the rows that keep the sum nearest to ``a W`` are
-``V = (A_SS)^-1 A_S: W``. If one more neuron j goes, the squared error grows by
-``|V_j|^2 / (A_SS^-1)_jj``. So the neurons for which this is least go first; after each quarter of
-them V is solved anew.
+Say that only the neurons S stay, and that their rows of W may change. Let ``A = a^T a``, summed
+over the tokens of calibration text; A_S are its rows of S, A_SS of these the columns of S. Then the
+rows that keep the sum nearest to ``a W``, by least squares, are ``V = (A_SS)^-1 A_S W``. If one
+more neuron j goes, the squared error grows by ``|V_j|^2 / (A_SS^-1)_jj``: that is what it costs.
+The cheapest go first; after each quarter of them V is solved anew.
 
 :func:`narrowed` is the entry point, :func:`kept_neurons` the choice in one network. Each layer
 keeps equally many neurons, so that a configuration states the new width in one number and the

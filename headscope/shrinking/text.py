@@ -173,7 +173,7 @@ def read_all(
         files = [read_texts(path) if plain else read_examples(task, path) for path in text]
         training = _training(files, plain=plain, half=first_half, evaluation=evaluation)
     apart = without_shared(training, evaluation)
-    if apart.same and text:
+    if apart.same and text:  # fewer than two sentences would be left
         raise InputError(
             f"{training.name} holds nothing but sentences of the evaluation data, on which nothing "
             "may be trained or calibrated; give other text."
@@ -264,8 +264,9 @@ def _other_text(
     text = half if path is None else read_texts(path)
     untrained = without_shared(text, training).examples
     unseen = without_shared(untrained, evaluation)
-    too_few = unseen.same or len(unseen.examples) < 2
-    return None if too_few else unseen.examples
+    if unseen.same or len(unseen.examples) < 2:  # ``same``: the evaluation data hold nearly all
+        return None
+    return unseen.examples
 
 
 def _sample_halves(seed: int) -> tuple[Examples, Examples]:

@@ -1,4 +1,12 @@
-"""Which runs of ``headscope transfer`` there are, in which order, at which learning rates."""
+"""Which runs of ``headscope transfer`` there are, in which order, at which learning rates.
+
+A *variant* says what is trained beside the classifier: ``layernorm``, ``attention``, ``all``, or
+nothing (``head``). A :class:`Cell` is one variant, from pretrained or random weights, with one
+number of training examples (its *size*); the runs of a cell differ in their seed.
+
+:func:`make_plan` lays out the cells, :meth:`Plan.runs` puts their runs in order, and
+:func:`rate_grid` gives the learning rates to try.
+"""
 
 from __future__ import annotations
 
