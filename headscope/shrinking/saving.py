@@ -98,7 +98,7 @@ def save(
             )
 
         # the card, which says how to open it
-        sentences = (temporary / MODULES).is_file()
+        sentences = (temporary / MODULES).is_file()  # sentence-transformers opens the folder too
         code = snippets(form, full_model, sentences=sentences, opens=opens)[0]
         saved = Saved(
             folder=str(folder),

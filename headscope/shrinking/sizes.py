@@ -125,11 +125,11 @@ def _widest_that_reaches(
     if cost_of_full <= limit:
         return full_width, words
 
-    # the width between them that costs just as much as it may
+    # the width between them that, by the line, costs just as much as it may
     share = (limit - cost_of_narrowest) / (cost_of_full - cost_of_narrowest)
     steps = int(share * (full_width - narrowest)) // MULTIPLE
     width = narrowest + steps * MULTIPLE
-    while width > narrowest and cost_of_width(width).value > limit:
+    while width > narrowest and cost_of_width(width).value > limit:  # it promised too much
         width = max(narrowest, width - 2 * MULTIPLE)
     return width, words
 

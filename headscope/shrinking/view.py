@@ -255,16 +255,22 @@ def picture(result: ShrinkResult) -> b.Chart:
             changes = [model.change for model in models]
             series.append(b.Series(runtime, times, changes, "points", colour))
     if (best := result.best) is not None:
-        series.append(
-            b.Series("chosen", [best.ms.value], [best.change.value], "points", b.VERMILION, "*")
+        chosen = b.Series(
+            name="chosen",
+            x=[best.ms.value],
+            y=[best.change.value],
+            kind="points",
+            colour=b.VERMILION,
+            marker="*",
         )
+        series.append(chosen)
     return b.Chart(
-        "Every model that was measured",
-        "milliseconds a text",
-        f"change of {SHORT_NAMES.get(result.metric, result.metric)}, 95%",
-        series,
-        "The change of the metric against milliseconds a text; the table has the numbers",
-        "shrink",
+        title="Every model that was measured",
+        x="milliseconds a text",
+        y=f"change of {SHORT_NAMES.get(result.metric, result.metric)}, 95%",
+        series=series,
+        alt="The change of the metric against milliseconds a text; the table has the numbers",
+        file="shrink",
         levels={"whole model": 0.0},
     )
 

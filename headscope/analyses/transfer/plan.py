@@ -69,7 +69,7 @@ class PlannedRun:
 class Plan:
     """All cells, and in :meth:`runs` the order of their runs."""
 
-    cells: tuple[Cell, ...]  # By start, size and variant
+    cells: tuple[Cell, ...]  # By kind of weights, size and variant
     sizes: tuple[int, ...]  # Ascending
 
     def runs(self) -> Iterator[PlannedRun]:

@@ -53,8 +53,8 @@ class TransferCase:
 class TransferRun(TransferCase):
     """One fine-tuning."""
 
-    #: Of the order and choice of examples, the classifier's start, what is drawn of the parameters,
-    #: and random weights.
+    #: Draws the training examples and their order, the classifier's first weights, parameters
+    #: where a variant trains random ones, and the model's weights where these are random.
     seed: int
     #: Its learning rate in units of its cell's best one: 1, or 3 or 10 for runs of which only
     #: counts whether they diverged. Every factor has different seeds.
@@ -100,7 +100,7 @@ class TransferTry(TransferCase):
 
 @dataclass(frozen=True)
 class TransferCell(TransferCase):
-    """All runs of one variant, start and size."""
+    """All runs of one variant, from one kind of weights, with one number of examples."""
 
     parameters: int  # Trained numbers, without the classifier's
     rate: float  # Learning rate of all runs
@@ -194,7 +194,7 @@ class TransferResult(Measured):
     steps: Annotated[int, Setting()]  # Most steps of a run
     batch: Annotated[int, Setting()]  # Examples of a step
     budget: float  # Seconds that all runs together may take
-    #: By size, start and variant.
+    #: By size, kind of weights and variant.
     cells: Annotated[tuple[TransferCell, ...], Compare(where="{0.name}")]
     #: At every size.
     baselines: Annotated[tuple[TransferBaseline, ...], Compare(where="{0.name}, {0.size} examples")]
