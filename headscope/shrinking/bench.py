@@ -2,7 +2,8 @@
 
 A *form* is a runtime and a precision, such as openvino int8. A model is measured as it is *served*
 in a form: itself where torch runs it, else a file that another runtime has opened. ``Files`` holds
-a model and writes these files when they are asked for.
+a model and writes these files when they are asked for. A ``Task`` holds the evaluation data as
+token ids (``rows``), and computes metrics from a model's outputs for them.
 
 :meth:`Bench.measured` makes a row of the result; the sections before it measure the metric and the
 speed. :meth:`Bench.distance` is for choosing: a mean loss on calibration text.
@@ -57,7 +58,11 @@ class Measurement(NamedTuple):
 
 
 class Bench:
-    """Measures models against the whole one, on the same examples and batches."""
+    """Measures models beside the whole one, on the same examples and batches.
+
+    ``texts`` has the training text, by which forms and layers are chosen, and the text of another
+    kind. Files are written below ``folder``.
+    """
 
     def __init__(
         self,
@@ -76,6 +81,7 @@ class Bench:
         self._folder = folder
         self._n_folders = 0
         self._batch_size = batch_size
+        #: The whole model's outputs for the evaluation data
         self._full_outputs = task.outputs(full_model, all_metrics=True)
         #: The whole model's metric on resampled examples, for intervals
         self._full_resampled = task.resampled(self._full_outputs, seed=seed)
@@ -89,15 +95,15 @@ class Bench:
         n_rows = len(texts.training_rows(full_model))
         drawn = random.Random(seed).sample(range(n_rows), min(n_rows, CALIBRATION + CHOOSING))
         self._calibration = drawn[:CALIBRATION]
-        self._choosing = drawn[CALIBRATION:] or drawn
+        self._choosing = drawn[CALIBRATION:] or drawn  # a short text serves for both
         self.files_of_whole = self.files(full_model)
 
-    def files(self, model: LoadedModel, texts: int = CALIBRATION) -> Files:
-        """Let a model's files be written into a new folder; so many ``texts`` calibrate 8 bits."""
+    def files(self, model: LoadedModel, n_texts: int = CALIBRATION) -> Files:
+        """Let a model's files be written into a new folder; ``n_texts`` texts calibrate 8 bits."""
         self._n_folders += 1
         rows = self.texts.training_rows(model)
         calibration = [
-            padded([rows[i]], model.pad_id, model.device) for i in self._calibration[:texts]
+            padded([rows[i]], model.pad_id, model.device) for i in self._calibration[:n_texts]
         ]
         return Files(model, self._folder / str(self._n_folders), calibration)
 

@@ -139,7 +139,7 @@ def _cost(bench: Bench, model: LoadedModel, form: Form, target: Target) -> Cost:
 
     Of an interval of times the worse end counts. Where it is unknown the cost is beyond any limit.
     """
-    files = bench.files(model, texts=TIMED)
+    files = bench.files(model, n_texts=TIMED)
     served = files.served(form)
     if target.name == "mb":
         megabytes = files.megabytes(form)
