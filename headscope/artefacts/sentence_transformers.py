@@ -51,7 +51,7 @@ _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")
 _MORE_TEXTS = (TEXTS[0].upper(), "  Na\u00efve caf\u00e9s: 3.50 EUR each, and 2 teas!  ", "x")
 #: Largest difference of a number of an embedding, relative to the largest if that exceeds 1.
 _TOLERANCE = 1e-5
-_LONGEST = 8192  # Tokens; where a model's limit is larger, cutting is not compared at it
+_LONGEST = 8192  # Most tokens that a text is read to, to see where it is cut
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def crossed(values: Array, floor: float = 1.0) -> Estimate:
 
 #: Ratios of two deviations that are tried, from a thousandth to a thousand times, in steps of 2%.
 _RATIOS = np.geomspace(1e-3, 1e3, 699)
-_TINY = 1e-12  # No variance is taken to be less: runs may be equal, and 0 divides nothing
+_TINY = 1e-12  # No variance is taken to be less, so that ratios exist where runs are equal
 _EQUAL = 1e-9  # Logarithms of ratios that differ by less are equal but for rounding
 _DEALS = 2000  # Ways of dealing runs to two variants that are tried, at most
 _TAIL = 0.025  # Share of the deals beyond each end of a 95% interval

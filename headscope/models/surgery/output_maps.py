@@ -119,23 +119,23 @@ def _fill(site: AttentionSite, new: OutputMap) -> None:
 
 
 def minus_random_write(site: AttentionSite, head: int, generator: torch.Generator) -> OutputMap:
-    """Return an output map that subtracts ``z W_O Q`` for one head, Q a random rotation.
+    """Return an output map that subtracts a head's write, turned in a random direction.
 
-    This is the control for removing the head, which subtracts ``z W_O``. The rotation keeps the
-    length of what is subtracted at every token, and the angles between tokens; only the directions
-    are random. ``head`` is an index among the heads that the site has; the generator is one on the
-    CPU.
+    This is the control for removing the head, which subtracts its write ``z W_O`` itself. Here W_O
+    is first multiplied by a random rotation of the residual stream, which keeps the length of what
+    is subtracted at every token, and the angles between tokens. ``head`` is an index among the
+    heads that the site has; the generator is one on the CPU.
     """
     original = output_map(site)
     rows = slice(head * site.d_head, (head + 1) * site.d_head)
     W = original.W[rows].cpu().double()  # (d_head, d_model)
-    # The decomposition W^T = Q R has orthonormal columns Q. With random ones in their place,
-    # R^T Q^T is W times a random rotation.
+    # W^T = Q R, with orthonormal columns Q. R^T F^T, with random orthonormal columns F in place of
+    # Q, is W times a random rotation.
     R: Tensor = torch.linalg.qr(W.t(), mode="r").R
     noise = torch.randn(W.shape[1], len(R), generator=generator, dtype=torch.float64)
-    Q, triangle = torch.linalg.qr(noise)
-    Q = Q * triangle.diagonal().sign()  # (d_model, d_head), uniformly distributed
-    W_rotated = R.t() @ Q.t()  # (d_head, d_model)
+    columns, triangle = torch.linalg.qr(noise)
+    F = columns * triangle.diagonal().sign()  # (d_model, d_head), uniformly distributed
+    W_rotated = R.t() @ F.t()  # (d_head, d_model)
     new = original.W.clone()
     new[rows] = (W - W_rotated).to(new)
     return OutputMap(new, original.b)
