@@ -1,9 +1,13 @@
 """The classes by which transformers opens a compact folder where headscope is registered.
 
-transformers looks the ``model_type`` of a folder up in a table, to which :func:`register` adds
-headscope's. When the first folder of a family is opened, classes are made for the family: a
-configuration that knows which heads, neurons and layers are there, and for each task head a model
-that is built whole and cut before it gets weights.
+A compact folder holds a model that has lost heads, neurons or layers. It opens in three steps:
+
+1. transformers looks the folder's ``model_type`` up in a table, to which :func:`register` has added
+   headscope's own.
+2. The table's entry, :class:`_CompactFolder`, reads the family's name in config.json. For the first
+   folder of a family it makes classes (:func:`_compact_config_class`): a configuration that also
+   says which parts are left, and a model for each task head.
+3. Such a model is built with all parts of the family's own, and cut before it gets weights.
 """
 
 from __future__ import annotations
@@ -44,7 +48,10 @@ def register() -> None:
 
 
 class _CompactFolder:
-    """The entry of the table: makes the configuration of a folder when one is opened."""
+    """The entry of the table, which transformers uses as the class of a folder's configuration.
+
+    It has no instances: what is made is a configuration of the family's derived class.
+    """
 
     def __new__(cls, **settings: Any) -> Any:
         """Make a configuration from settings, as transformers calls a configuration's class."""
@@ -67,8 +74,10 @@ def _config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
     ):
         raise CheckpointError(f"{path} names {family!r} as {FAMILY}, which is no known family.")
     parts_in_config(config_dict, path)  # refuses what does not fit together
+
+    # Settings count the layers that are left, as config.json does; the model restores the original
+    # number before it is built.
     settings = family_config(config_dict)
-    # config.json states the number of layers left; the model is built with the original number
     settings |= {key: config_dict.get(key) for key in _settings_before(config_dict)}
     settings |= {key: config_dict[key] for key in (FAMILY, *LEFT) if key in config_dict}
     return _compact_config_class(family).from_dict(settings, **kwargs)
@@ -81,7 +90,7 @@ def _settings_before(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 class _CompactConfig:
-    """A family's configuration that also says which heads, neurons and layers are there."""
+    """Extends a family's configuration, which also says which parts of the model are left."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what config.json is to hold."""
@@ -90,20 +99,23 @@ class _CompactConfig:
 
     def __reduce__(self) -> Any:
         """Copy and pickle by naming the family: the class itself has no importable name."""
-        return _blank_config, (vars(self)[FAMILY],), self.__dict__.copy()
+        return _blank_config, (getattr(self, FAMILY),), self.__dict__.copy()
 
 
 class _CompactModel:
-    """A family's model, cut to the parts that its configuration names."""
+    """Extends a family's model, which is cut to the parts that its configuration names."""
 
     config: Any
     headscope_class: tuple[str, str]  # The family, and the auto class of transformers
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        restore(config, _settings_before(vars(config)))
+        # built with the original number of layers
+        settings = vars(config)
+        restore(config, _settings_before(settings))
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        # cut, by what the configuration says is left
         path = Path(config.name_or_path or "") / "config.json"
-        parts_in_config(vars(config), path).cut(self)
+        parts_in_config(settings, path).cut(self)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
         """Save as transformers does, but tensors under the names that they have in memory."""
@@ -147,12 +159,15 @@ def _compact_config_class(family: str) -> Any:
 
 
 def first_class(registered: Any) -> Any:
-    """Return the model's class, of which a table of transformers may have several."""
+    """Return a model's class from an entry of transformers' tables: a class, or several."""
     return registered[0] if isinstance(registered, tuple) else registered
 
 
 def _derived(extension: type, original: Any, attributes: dict[str, Any]) -> Any:
-    """Make a class of transformers that ``extension`` goes before, under the original's name."""
-    # transformers reads the source of a model's module, and saves the name of its class.
+    """Make a subclass of a class of transformers whose methods in ``extension`` come first.
+
+    It keeps the original's name and module: transformers saves the name, and reads the module's
+    source.
+    """
     attributes = {"__module__": original.__module__, **attributes}
     return type(original)(original.__name__, (extension, original), attributes)

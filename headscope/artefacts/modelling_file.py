@@ -1,8 +1,12 @@
 """The modelling file of a compact folder, by which it opens where headscope is not installed.
 
-It builds the family's own model and gives every tensor that lost heads or neurons the shape that
-config.json names. Which tensors and which settings those are is found by comparing the pruned
-network with a whole one, so that the file itself knows nothing of families.
+A compact folder holds a model that has lost heads, neurons or layers. The file, Python code beside
+the weights, builds the family's own model and gives every tensor that lost heads or neurons the
+shape that config.json names; attributes of modules, such as the number of heads, likewise. Which
+tensors and attributes those are is found by comparing the pruned network with a full one, so that
+the file itself knows nothing of families.
+
+First the parts of the file's text, then :func:`standalone_files`, the entry point.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import TASK_HEADS, class_for
 
 FILE = "modeling_headscope.py"
-_CONFIG = "CompactConfig"
-#: Setting that lists a module's heads, where the model computes a bias for all of them.
+_CONFIG = "CompactConfig"  # Name of the configuration's class in the file
+#: Attribute that lists a module's heads, in models that compute a bias of scores for all heads.
 _KEPT = "kept_heads"
 
+# Names in braces are filled in: keys of config.json, and names of transformers' classes.
 _HEADER = '''"""A {family} model without some of its parts, for transformers without headscope.
 
     AutoModel.from_pretrained(folder, trust_remote_code=True)
@@ -60,6 +65,7 @@ def shrink(model):
         for name, value in settings.items():
             setattr(module, name, value)
 '''
+#: The end of ``shrink`` for models with such a bias.
 _BIAS = '''        if "{kept}" in settings:
             module.register_forward_pre_hook(own_bias, with_kwargs=True)
 
@@ -69,6 +75,7 @@ def own_bias(module, args, kwargs):
     hidden, mask, bias, *rest = args
     return (hidden, mask, None if bias is None else bias[:, module.{kept}], *rest), kwargs
 '''
+#: One class of the file.
 _MODEL = """
 
 class {name}({original}):
@@ -81,8 +88,8 @@ class {name}({original}):
 
 
 def class_name(task_head: str | None) -> str:
-    """Name the class of the modelling file that has a task head, or none."""
-    return "CompactModel" + ("" if task_head is None else TASK_HEADS[task_head])
+    """Name the file's class for a task head: ``CompactModelForMaskedLM``; None for no head."""
+    return "CompactModel" if task_head is None else f"CompactModel{TASK_HEADS[task_head]}"
 
 
 def standalone_files(
@@ -97,7 +104,7 @@ def standalone_files(
     UnsupportedModelError
         If the family's modules cannot run with fewer heads, or layers, by themselves.
     """
-    # what the pruned model has otherwise than a whole one
+    # how the pruned model differs from a full one, which needs no memory on the device meta
     all_stacks = loaded.with_all_stacks
     family = family_settings["model_type"]
     config = CONFIG_MAPPING[family].from_dict(dict(family_settings))
@@ -106,7 +113,7 @@ def standalone_files(
     base = getattr(full, "base_model", full)
     shapes, settings = _differences(base, all_stacks)
 
-    # the classes of the file: by transformers' auto class, and what each derives from
+    # the classes of the file, by the auto class that opens each, and the class each extends
     name_by_auto_class = {"AutoConfig": _CONFIG}
     originals: dict[str, str] = {}
     for head in dict.fromkeys((None, all_stacks.task_head)):
@@ -114,7 +121,7 @@ def standalone_files(
         name = class_name(head)
         name_by_auto_class[auto_class.__name__] = name
         originals[name] = first_class(auto_class._model_mapping[type(config)]).__name__
-    # sentence-transformers asks for this one
+    # AutoModel is what sentence-transformers asks for
     name_by_auto_class.setdefault("AutoModel", class_name(None))
 
     # what config.json says
@@ -151,12 +158,13 @@ def standalone_files(
 def _differences(
     full: nn.Module, loaded: LoadedModel
 ) -> tuple[dict[str, list[int]], dict[str, dict[str, Any]]]:
-    """Compare a pruned base model with a whole one.
+    """Compare a pruned base model with a full one.
 
-    Returns the shapes of tensors that differ, by name, and the attributes of modules that do.
+    Returns the pruned model's shapes of tensors that differ, by the tensor's name; and its
+    attributes of modules that differ, by the module's name.
     """
     if _parameter_names(full) != _parameter_names(loaded.model):
-        # only layers that were removed change them
+        # only where layers were removed, and those of the family have different tensors
         raise UnsupportedModelError(
             f"standalone is not possible for {loaded.name}: the layers of {loaded.family} differ "
             "by place, and those that are left moved up; leave it out, and let users call "
@@ -173,10 +181,12 @@ def _differences(
             if shape != tensor.shape:
                 shapes[f"{name}.{tensor_name}"] = list(shape)
         changed = _changed_attributes(module, pruned)
-        for extension in _extensions(pruned):  # the file can do what two of them do
-            if extension is GivenBias:
+        # Where a family's own forward cannot run with fewer heads, headscope has extended the
+        # module's class. The file knows how to do without two of these extensions.
+        for extension in _extensions(pruned):
+            if extension is GivenBias:  # takes the bias of the heads that are left
                 changed[_KEPT] = list(vars(pruned)["headscope_kept"])
-            elif extension is not WithoutHeads or pruned in decoders:
+            elif extension is not WithoutHeads or pruned in decoders:  # no head is left
                 raise UnsupportedModelError(
                     f"standalone is not possible for {loaded.name}: the modules of "
                     f"{loaded.family} cannot run with fewer heads by themselves; leave it out, and "
@@ -192,7 +202,7 @@ def _parameter_names(network: nn.Module) -> set[str]:
 
 
 def _changed_attributes(module: nn.Module, pruned: nn.Module) -> dict[str, Any]:
-    """Return numbers and words that a module of the pruned model has otherwise."""
+    """Return a pruned module's attributes, numbers or text, that differ from the full module's."""
     if isinstance(module, nn.Linear):  # whose attributes follow from its tensor
         return {}
     return {

@@ -1,5 +1,7 @@
 """From a model in memory to one ONNX graph, for any number of texts of any length.
 
+:func:`write_graph` writes one, :func:`quantize` writes it again in 8 bits.
+
 The model runs its eager attention while it is written down: plain products and a softmax, which
 every onnxruntime knows and fuses on its own. The standard's own ``Attention`` node, which SDPA
 becomes, needs opset 23 and was no faster on a CPU. :mod:`~headscope.artefacts.runtime_files` opens
@@ -22,13 +24,13 @@ from headscope.core.errors import InputError, UnsupportedModelError, reason
 from headscope.models.run.implementation import quiet_transformers, use_implementation
 from headscope.models.run.loaded import LoadedModel
 
-#: What the graph takes, in this order; the last only where texts are pairs.
+#: The graph's inputs, in this order; the last only where texts are pairs.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-#: What it gives: the embedding, or logits where the model has a task head; and the last states.
+#: Its outputs: the embedding, or the logits where the model has a task head; then the last states.
 EMBEDDING = "embedding"
 LOGITS = "logits"
 HIDDEN = "last_hidden_state"
-OPSET = 20
+OPSET = 20  # Version of ONNX's operators
 #: Nodes whose weights become 8-bit integers: linear maps, and the tables that are looked up.
 _QUANTISED = ("MatMul", "Gemm", "Gather")
 #: Largest file that the format holds in one piece, with room for the graph itself.
@@ -67,7 +69,7 @@ def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None
 
 
 class _WithOutputs(nn.Module):
-    """A model with its pooling or its task head, as tensors in and tensors out."""
+    """A model with its pooling or its task head as one module, from token ids to two tensors."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         super().__init__()
@@ -84,11 +86,11 @@ class _WithOutputs(nn.Module):
 
 
 def _traced(loaded: LoadedModel, typed: bool) -> torch.export.ExportedProgram:
-    """Trace a model on two short texts, one of them padded."""
+    """Trace a model on two short texts, one of them padded; batch and length may then vary."""
     ids, mask = loaded.pad([[1] * min(7, loaded.max_length), [1] * 2])
     inputs = (ids, mask, torch.zeros_like(ids)) if typed else (ids, mask)
-    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    shapes = dict.fromkeys(INPUTS[: len(inputs)], dynamic)
+    any_batch_and_length = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    shapes = dict.fromkeys(INPUTS[: len(inputs)], any_batch_and_length)
     with use_implementation(loaded.network, "eager"), torch.no_grad():
         return torch.export.export(
             _WithOutputs(loaded).eval(), inputs, dynamic_shapes=shapes, strict=False
@@ -109,20 +111,22 @@ def _name_outputs(model: Any, loaded: LoadedModel) -> None:
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
-            if value.name in names:  # the outputs are to have these names
+            if value.name in names:  # which the outputs are to have
                 value.name = f"{value.name}.inner"
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
     for value in model.graph.inputs:
         value.shape = onnx_ir.Shape(["batch", "length"])
-    for value in model.graph.outputs:  # an embedding has no length
-        *dynamic, width = value.shape
-        value.shape = onnx_ir.Shape([*("batch", "length")[: len(dynamic)], width])
+    for value in model.graph.outputs:
+        width = value.shape[-1]
+        per_text = len(value.shape) == 2  # an embedding, or the logits of a text
+        dynamic = ["batch"] if per_text else ["batch", "length"]
+        value.shape = onnx_ir.Shape([*dynamic, width])
 
 
 @contextmanager
 def _untraceable(loaded: LoadedModel) -> Iterator[None]:
-    """Turn whatever tracing raises into one sentence."""
+    """Turn whatever tracing raises into an UnsupportedModelError of one sentence."""
     try:
         yield
     except Exception as error:
@@ -159,17 +163,20 @@ def quantize(path: Path, target: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(path)
-    # Weights are transposed on the way, and would contradict their stated shapes.
+    # The quantiser transposes weights, and would contradict the shapes that are stated here.
     del model.graph.value_info[:]
-    # Those of a layer that has lost all its heads are empty.
-    empty = {tensor.name for tensor in model.graph.initializer if 0 in tensor.dims}
+    # The maps of a layer that has lost all its heads have empty weights, which it cannot take.
+    empty_weights = {tensor.name for tensor in model.graph.initializer if 0 in tensor.dims}
+    with_empty_weights = [
+        node.name for node in model.graph.node if empty_weights.intersection(node.input)
+    ]
     with _quiet():  # the quantiser recommends a step that fuses what a session fuses too
         quantize_dynamic(
             model,
             target,
             op_types_to_quantize=list(_QUANTISED),
-            nodes_to_exclude=[n.name for n in model.graph.node if empty.intersection(n.input)],
+            nodes_to_exclude=with_empty_weights,
             weight_type=QuantType.QInt8,
             per_channel=True,
-            extra_options={"MatMulConstBOnly": True},
+            extra_options={"MatMulConstBOnly": True},  # no products of two activations
         )

@@ -1,4 +1,4 @@
-"""Open a folder that was just written by transformers, as a user would, and compare."""
+"""Open a folder that was just written as a user would, by transformers, and compare the model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import computes_the_same
 
-_NAME = "headscope_written_modelling_file"
+_NAME = "headscope_written_modelling_file"  # Of the folder's modelling file, imported as a module
 
 
 def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> None:
     """Open a written folder by transformers, and compare its states and logits with the model's.
 
-    ``standalone`` uses the folder's own modelling file, and runs it where it lies: transformers
-    would copy it into its cache.
+    With ``standalone`` the classes of the folder's own modelling file are used, as on a machine
+    without headscope. The file is run where it lies: transformers would copy it into its cache.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
 
 @contextmanager
 def _imported(file: Path) -> Iterator[ModuleType]:
-    """Run a modelling file; no bytecode is left beside it."""
+    """Import a modelling file as a module while a block runs; no bytecode is left beside it."""
     spec = spec_from_file_location(_NAME, file)
     assert spec is not None
     assert spec.loader is not None

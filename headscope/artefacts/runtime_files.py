@@ -1,7 +1,7 @@
 """A model in a file that another runtime opens from disk: onnxruntime or openvino.
 
-A :class:`RuntimeFile` is called as a loaded model is run, so that both are measured by the same
-code.
+A :class:`RuntimeFile` is called with the arguments of :meth:`LoadedModel.run` and returns the same
+things, the last hidden state and the logits, so that both are measured by the same code.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from headscope.artefacts.onnx_graph import HIDDEN, INPUTS, LOGITS
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.run.task_heads import Joined, Select
 
-BFLOAT16 = 2.0**-8  # Rounding of bfloat16
+BFLOAT16 = 2.0**-8  # Largest relative error of rounding to bfloat16
 
 
 class RuntimeFile(ABC):
-    """A model in a file that a runtime has opened from disk, called as a loaded model is."""
+    """A model in a file that a runtime has opened from disk, called as a loaded model is run."""
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    #: What its arithmetic may leave of a difference of equal states, as a share of the largest.
+    inputs: tuple[str, ...]  # Names of the inputs that the file takes
+    outputs: tuple[str, ...]  # Names of its outputs
+    #: Up to this share of the largest state, two states count as equal but for rounding.
     rounding: float = 1e-4
 
     @abstractmethod
@@ -45,20 +45,27 @@ class RuntimeFile(ABC):
         *,
         select: Select | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the file as :meth:`LoadedModel.run` runs a model: hidden state and logits.
+        """Run the file as :meth:`LoadedModel.run` runs a model: last hidden state and logits.
 
-        ``select`` picks from the logits, since the file's task head has read everything.
+        There ``select`` picks the tokens whose states the task head reads. The head in a file has
+        read all of them, so here it picks from the logits of every token.
         """
         outputs = self.run(input_ids, attention_mask, token_type_ids)
-        logits = outputs.get(LOGITS)
-        if logits is not None and select is not None and logits.dim() == 3:
-            logits = select.of_logits(logits) if isinstance(select, Joined) else select(logits)
-        return outputs[HIDDEN], logits
+        hidden = outputs[HIDDEN]
+        logits = outputs.get(LOGITS)  # None without a task head
+        if logits is None or select is None:
+            return hidden, logits
+        of_tokens = logits.dim() == 3  # [texts, pos, classes]
+        if not of_tokens:
+            return hidden, logits
+        if isinstance(select, Joined):  # it also adds logits of another model
+            return hidden, select.of_logits(logits)
+        return hidden, select(logits)
 
     def feed(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Any]:
-        """Return the inputs that the file asks for, as arrays."""
+        """Return the inputs that the file takes, as arrays by name."""
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         named = dict(zip(INPUTS, (input_ids, attention_mask, types), strict=True))
         return {name: named[name].cpu().numpy() for name in self.inputs}
@@ -71,9 +78,9 @@ class OnnxFile(RuntimeFile):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors; warnings speak of its own choices
+        options.log_severity_level = 3  # errors only
         options.intra_op_num_threads = torch.get_num_threads()
-        # Threads that wait by spinning take the cores from whoever else runs, torch for one.
+        # Threads that wait by spinning would take the cores from torch, which runs in turns.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
@@ -93,7 +100,8 @@ class OnnxFile(RuntimeFile):
 class OpenVinoFile(RuntimeFile):
     """One OpenVINO file, with as many threads as torch has.
 
-    Unasked openvino computes in bfloat16 on processors that multiply it, whatever the file holds.
+    By default openvino computes in bfloat16 on processors that multiply it, whatever the file
+    holds. ``precision`` float32 tells it not to; bfloat16 is refused where it would not.
     """
 
     def __init__(self, path: Path, precision: str) -> None:
@@ -126,5 +134,6 @@ def without_telemetry(name: str) -> Any:
     They report from processes that they fork while other threads run, and such a process may wait
     for ever. Both work without the package that reports.
     """
+    # None in place of a module makes its import fail
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     return importlib.import_module(name)

@@ -1,4 +1,9 @@
-"""Write a pruned model into a folder that opens again, whole or not at all."""
+"""Write a pruned model into a folder that opens again, whole or not at all.
+
+:func:`save` is the entry point, :func:`write_model` its steps; :func:`whole_folder` makes sure that
+nothing half-written stays behind. The manifest, ``headscope.json``, says which heads, neurons and
+layers are left, and what the model was made from.
+"""
 
 from __future__ import annotations
 
@@ -97,22 +102,23 @@ def write_model(
     provenance: dict[str, Any] | None = None,
     standalone: bool = False,
 ) -> str:
-    """Write a model into an empty folder of :func:`whole_folder`; parameters as :func:`save`.
+    """Write a model into an empty folder of :func:`whole_folder`; parameters as for :func:`save`.
 
-    Returns what opens the folder, as :class:`~headscope.artefacts.config_json.WrittenConfig` says.
+    Returns what opens the folder: TRANSFORMERS, REMOTE or HEADSCOPE of
+    :mod:`~headscope.artefacts.config_json`.
     """
     all_stacks = loaded.with_all_stacks
-    # read before anything is written: a damaged file of the source is refused
+    # the source's files of sentence-transformers: a damaged one is refused before any is written
     sentences = sentence_copy(loaded.folder)
 
     # weights and tokenizer
     network = loaded.network
     with quiet_transformers():
-        # what float16 holds exactly is stored in it
-        half = all(map(_is_half, network.parameters()))
-        state = _half_state(network) if half else None
-        # Some families store q, k and v fused and have them apart in memory. The parts that are
-        # gone are identified by the names in memory, so these are kept.
+        # Weights that float16 holds exactly are stored in it.
+        fits_half = all(map(_fits_half, network.parameters()))
+        state = _half_state(network) if fits_half else None
+        # Some families have q, k and v apart in memory, and fused in their checkpoints. The
+        # manifest names parts as they are called in memory, so tensors keep these names too.
         network.save_pretrained(temporary, state_dict=state, save_original_format=False)
         if loaded.tokenizer is not None:
             write_tokenizer(loaded.tokenizer, temporary)
@@ -179,20 +185,24 @@ def check_saves(loaded: LoadedModel) -> None:
     sentence_copy(loaded.folder)
 
 
-def _is_half(tensor: Tensor) -> bool:
-    """Whether every number is a float16 number, as those of a checkpoint stored so are."""
+def _fits_half(tensor: Tensor) -> bool:
+    """Whether float16 holds every number exactly, as after a float16 checkpoint was read."""
     wide = tensor.dtype in (torch.float32, torch.float64)
     return wide and bool((tensor == tensor.half().to(tensor.dtype)).all())
 
 
 def _half_state(network: nn.Module) -> dict[str, Tensor]:
-    """Cast the state; tensors that are tied stay tied, so that they are written once."""
-    cast: dict[int, Tensor] = {}
+    """Cast a network's state to float16, but for tensors that it cannot hold.
+
+    Tied tensors share their memory, and so do their casts, so that they are written once.
+    """
+    cast_at: dict[int, Tensor] = {}  # by the address of the tensor that was cast
     state: dict[str, Tensor] = {}
     for name, tensor in network.state_dict().items():
-        half = tensor.half() if _is_half(tensor) else tensor
-        # Empty tensors all lie at address 0.
-        state[name] = cast.setdefault(tensor.data_ptr(), half) if tensor.numel() else half
+        half = tensor.half() if _fits_half(tensor) else tensor
+        if tensor.numel() > 0:  # empty tensors all lie at address 0, and are not tied
+            half = cast_at.setdefault(tensor.data_ptr(), half)
+        state[name] = half
     return state
 
 
@@ -200,7 +210,8 @@ def _half_state(network: nn.Module) -> dict[str, Tensor]:
 def whole_folder(folder: str | Path) -> Iterator[Path]:
     """Yield a temporary folder, which takes the folder's name once everything is there.
 
-    If the block fails, it is deleted, and what the folder held before is still there.
+    If the block fails, it is deleted, and what the folder held before is still there. Parents of
+    the folder that were made for it go again if they are empty.
     """
 
     def remove_if_empty(path: Path) -> None:
@@ -213,7 +224,7 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            for path in reversed(new_parents):  # a save that fails leaves no parent folders behind
+            for path in reversed(new_parents):
                 stack.callback(remove_if_empty, path)
             temporary = stack.enter_context(replace_folder(folder))
         except OSError as error:

@@ -1,12 +1,15 @@
 """Take the files of a sentence-transformers model along into a saved folder, and check the folder.
 
-In three parts: which files are copied; whether the real package embeds texts with a written folder
-as headscope does; and the same comparison of any model, for its certificate.
+In three parts:
 
-``modules.json`` lists modules; each has a folder of its own, such as ``1_Pooling``, except for the
-transformer itself, which lies in the root. Nothing of the source is trusted: only settings and
-weights are taken, from inside its folder. A module with code of its own keeps its entry without the
-code, so that sentence-transformers says what is missing.
+- :func:`sentence_copy` says which files are copied. ``modules.json`` lists modules; each has a
+  folder of its own, such as ``1_Pooling``, except for the transformer itself, which lies in the
+  root. Nothing of the source is trusted: only settings and weights are taken, from inside its
+  folder. A module with code of its own keeps its entry without the code, so that
+  sentence-transformers says what is missing.
+- :func:`check_embeds` opens a written folder with the real package, and compares its embeddings
+  with headscope's. A model's ``pooling`` says how headscope makes an embedding of its last states.
+- :func:`compare_embeddings` compares them for a model's certificate.
 """
 
 from __future__ import annotations
@@ -42,22 +45,22 @@ from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import TEXTS, TOLERANCES, agree
 
-#: What is taken out of a module's folder: settings, words, weights.
+#: The files that are taken out of a module's folder: settings, words, weights.
 _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")
-#: What a certificate compares besides the texts that every written folder is asked for.
+#: Texts on which a certificate compares embeddings, besides those that every written folder reads.
 _MORE_TEXTS = (TEXTS[0].upper(), "  Na\u00efve caf\u00e9s: 3.50 EUR each, and 2 teas!  ", "x")
 #: Largest difference of a number of an embedding, relative to the largest if that exceeds 1.
 _TOLERANCE = 1e-5
-_LONGEST = 8192  # Tokens; a limit beyond is not tried.
+_LONGEST = 8192  # Most tokens that a text is read to, to see where it is cut
 
 
 @dataclass(frozen=True)
 class SentenceCopy:
     """The files to copy into a saved folder."""
 
-    #: What ``modules.json`` of the new folder says; empty where there is nothing to copy.
+    #: The entries of ``modules.json`` in the new folder; empty where there is nothing to copy.
     modules: list[dict[str, Any]]
-    files: dict[str, Path]  # Where each file lies, by its name in the new folder.
+    files: dict[str, Path]  # Path of each file in the source, by its name in the new folder
 
     def write(self, target: Path) -> None:
         """Copy everything into a folder that has none of it."""
@@ -80,18 +83,22 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
     files = None if source is None else SentenceFiles.of(source)
     if files is None:
         return SentenceCopy([], {})
-    modules = [dict(values) for values in files.listed]
+
+    # the files of each module, and those that say how texts are read
+    modules = [dict(module) for module in files.listed]
     to_copy: dict[str, Path] = {}
-    for values in modules:
-        if values["type"].endswith("Transformer"):
-            values["path"] = ""  # it is written into the root
-        elif values["path"] not in ("", "."):
+    for module in modules:
+        if module["type"].endswith("Transformer"):
+            module["path"] = ""  # it is written into the root
+        elif module["path"] not in ("", "."):
             # A module without settings, such as Normalize, may have no files.
-            values["path"] = PureWindowsPath(values["path"]).as_posix()
-            folder = files.path(values["path"], "config.json").parent
+            module["path"] = PureWindowsPath(module["path"]).as_posix()
+            folder = files.path(module["path"], "config.json").parent
             prefix = folder.relative_to(files.folder).as_posix()
             to_copy |= {f"{prefix}/{file.name}": file for file in _module_files(folder)}
     to_copy |= _reading_files(files)
+
+    # none of them damaged, or outside the model's folder
     for file in to_copy.values():
         if file.suffix == ".json":
             read_json(file)  # refuses a damaged one
@@ -149,14 +156,14 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what the package says of old names of its modules, and of long texts, to itself."""
+    """Hide the package's warnings, such as of old names of its modules and of long texts."""
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _encoded(loaded: LoadedModel, folder: Path, texts: Sequence[str]) -> tuple[Any, Tensor]:
-    """Open a folder by the real package; return its model, and texts as it embeds them."""
+    """Open a folder by the real package; return its model, and embeddings of texts, (texts, d)."""
     register()
     package: Any = importlib.import_module("sentence_transformers")
     model = package.SentenceTransformer(
@@ -178,7 +185,7 @@ def read_as_cut(loaded: LoadedModel, texts: Sequence[str]) -> list[list[int]]:
 
 
 def embedded(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> Tensor:
-    """Embed texts by headscope's own pooling, (texts, d)."""
+    """Embed token ids of texts by headscope's own pooling, (texts, d)."""
     padded, mask = loaded.pad(ids)
     with torch.no_grad():
         return loaded.pooling.embed(loaded.forward(padded, mask), mask)
@@ -190,9 +197,9 @@ def embedded(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> Tensor:
 def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     """Compare a model's embeddings with those that sentence-transformers makes of its folder.
 
-    Texts are read after the default prompt. Of one that is too long the token ids are compared,
-    as running it would cost as much as the whole certificate. None for a folder that says nothing
-    about embeddings.
+    Texts are read after the default prompt. For a text that is too long, only the token ids after
+    cutting are compared: running it would cost as much as the rest of the certificate. None for a
+    folder that says nothing about embeddings.
     """
     pooling = loaded.pooling
     folder = loaded.folder
@@ -203,6 +210,7 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     if why is not None:
         return replace(check, not_compared=why)
 
+    # ours, and the package's
     texts = (*TEXTS, *_MORE_TEXTS)
     limit = min(pooling.max_length or loaded.max_length, loaded.max_length, _LONGEST)
     too_long = f"{TEXTS[0]} " * (1 + limit // 8)
@@ -210,13 +218,14 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     try:
         with _silent():
             model, embeddings = _encoded(loaded, folder, texts)
-            read = getattr(model, "preprocess", model.tokenize)  # its name before 5.3
+            tokenise = getattr(model, "preprocess", model.tokenize)  # its name before 5.3
             prompt = model.prompts.get(model.default_prompt_name) or ""
-            ids = read([prompt + too_long])["input_ids"][0]
+            cut_ids = tokenise([prompt + too_long])["input_ids"][0]
     except Exception as error:  # it raises many kinds
         why = f"sentence-transformers does not open the folder ({reason(error)})"
         return replace(check, not_compared=why)
 
+    # how much they differ
     expected = embeddings.to(ours)
     gap = math.inf
     if expected.shape == ours.shape:
@@ -226,7 +235,7 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
         check,
         texts=len(texts),
         max_abs=gap,
-        cut_alike=list(map(int, ids)) == read_as_cut(loaded, [too_long])[0],
+        cut_alike=list(map(int, cut_ids)) == read_as_cut(loaded, [too_long])[0],
     )
 
 

@@ -1,6 +1,12 @@
 """Every model of a run, measured alike: the metric, the speed, and text of another kind.
 
-A model is measured as it is served: itself where torch runs it, else a file of another runtime.
+A *form* is a runtime and a precision, such as openvino int8. A model is measured as it is *served*
+in a form: itself where torch runs it, else a file that another runtime has opened. ``Files`` holds
+a model and writes these files when they are asked for. A ``Task`` holds the evaluation data as
+token ids (``rows``), and computes metrics from a model's outputs for them.
+
+:meth:`Bench.measured` makes a row of the result; the sections before it measure the metric and the
+speed. :meth:`Bench.distance` is for choosing: a mean loss on calibration text.
 """
 
 from __future__ import annotations
@@ -31,27 +37,32 @@ from headscope.stats.metrics import Outputs
 from headscope.stats.paired_change import Change, estimate_over_orders, over_orders
 from headscope.tasks.base import Task
 
-CHOOSING = 256  # Texts by which forms and layers are chosen; none of them is in CALIBRATION
-#: Mean loss on calibration text above which 8 bits have ruined a model: of 1 - cosine, of nats, or
-#: of the share of a score's variance.
+#: Texts on which distances are measured, by which forms and layers are chosen. Other texts,
+#: CALIBRATION of them, calibrate 8 bits.
+CHOOSING = 256
+#: Distance above which 8 bits have ruined a model: 1 - cosine, nats, or a share of the variance of
+#: a score.
 RUINED = 0.05
-#: Orders of the texts in which a form is measured whose outputs depend on the batch, and texts of
-#: each batch that are read alone to see whether they do.
+#: A form whose outputs depend on the batch is measured in so many orders of the texts.
 ORDERS = 5
-ALONE = 8
+ALONE = 8  # Texts of each batch that are also read alone, to see whether outputs depend on it
 
 
 class Measurement(NamedTuple):
-    """What the evaluation data say of a model as it is served."""
+    """The metric of a model as it is served, on the evaluation data."""
 
     value: Estimate  # The task's metric
-    change: Change  # From the whole model's
+    change: Change  # The metric minus the whole model's, paired over examples
     metrics: dict[str, float]  # All metrics of the task
-    batch_effect: BatchEffect | None = None  # Where outputs depend on the batch
+    batch_effect: BatchEffect | None = None  # None where outputs do not depend on the batch
 
 
 class Bench:
-    """Measures models against the whole one, on the same examples and batches."""
+    """Measures models beside the whole one, on the same examples and batches.
+
+    ``texts`` has the training text, by which forms and layers are chosen, and the text of another
+    kind. Files are written below ``folder``.
+    """
 
     def __init__(
         self,
@@ -70,27 +81,29 @@ class Bench:
         self._folder = folder
         self._n_folders = 0
         self._batch_size = batch_size
+        #: The whole model's outputs for the evaluation data
         self._full_outputs = task.outputs(full_model, all_metrics=True)
+        #: The whole model's metric on resampled examples, for intervals
         self._full_resampled = task.resampled(self._full_outputs, seed=seed)
         #: What gives the whole model's outputs on other text than the examples: the model itself,
         #: or a file that has the same ones sooner
         self.teacher = full_model
-        self.known: dict[int, Tensor] = {}  # The teacher's outputs, by training text
+        self.known: dict[int, Tensor] = {}  # The teacher's outputs, by index of the training text
         self._other_text = OtherText(full_model, texts, seed=seed)
-        # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
-        # lost by them is judged on others.
+        # Texts that calibrate 8 bits, and others for distances. Both are drawn at random from all
+        # of the training text, since files are often sorted.
         n_rows = len(texts.training_rows(full_model))
         drawn = random.Random(seed).sample(range(n_rows), min(n_rows, CALIBRATION + CHOOSING))
         self._calibration = drawn[:CALIBRATION]
-        self._choosing = drawn[CALIBRATION:] or drawn
+        self._choosing = drawn[CALIBRATION:] or drawn  # a short text serves for both
         self.files_of_whole = self.files(full_model)
 
-    def files(self, model: LoadedModel, texts: int = CALIBRATION) -> Files:
-        """Return where a model's files lie, in a new folder; ``texts`` calibrate 8 bits."""
+    def files(self, model: LoadedModel, n_texts: int = CALIBRATION) -> Files:
+        """Let a model's files be written into a new folder; ``n_texts`` texts calibrate 8 bits."""
         self._n_folders += 1
         rows = self.texts.training_rows(model)
         calibration = [
-            padded([rows[i]], model.pad_id, model.device) for i in self._calibration[:texts]
+            padded([rows[i]], model.pad_id, model.device) for i in self._calibration[:n_texts]
         ]
         return Files(model, self._folder / str(self._n_folders), calibration)
 
@@ -107,27 +120,29 @@ class Bench:
         return self.task.doubts(self._full_outputs)
 
     def measurement(self, model: LoadedModel, served: Served) -> Measurement:
-        """Measure a model's outputs as it is served, on the batches that its speed is measured on.
+        """Measure a model as it is served, in batches as its speed is.
 
-        Where its outputs depend on the batch, in :data:`ORDERS` orders of the texts: the means, and
-        intervals that hold those of every order.
+        Where its outputs depend on the batch, in :data:`ORDERS` orders of the texts: values are
+        means over the orders, and an interval holds the intervals of every order.
         """
         if served is self.full_model:
             return self._compared(self._full_outputs)
         if isinstance(served, LoadedModel):
             return self._compared(self.task.outputs(served, all_metrics=True))
+
+        # a file, which may read a text otherwise beside other texts
         difference = self._batch_difference(model, served)
         first = self._in_order(model, served, None)
         if difference <= served.rounding:
             return first
-        seeds = range(self.seed + 1, self.seed + ORDERS)
-        orders = [first, *(self._in_order(model, served, seed) for seed in seeds)]
-        values = [order.value for order in orders]
+        order_seeds = range(self.seed + 1, self.seed + ORDERS)
+        orders = [first, *(self._in_order(model, served, seed) for seed in order_seeds)]
+        values = [measured.value for measured in orders]
         return Measurement(
             value=estimate_over_orders(values),
-            change=over_orders([order.change for order in orders]),
+            change=over_orders([measured.change for measured in orders]),
             metrics={
-                name: fmean(order.metrics[name] for order in orders) for name in first.metrics
+                name: fmean(measured.metrics[name] for measured in orders) for name in first.metrics
             },
             batch_effect=BatchEffect(difference, tuple(float(value) for value in values)),
         )
@@ -135,7 +150,7 @@ class Bench:
     def _in_order(
         self, model: LoadedModel, served: RuntimeFile, order_seed: int | None
     ) -> Measurement:
-        """Run a file over the evaluation data in their own order, or in one drawn by a seed."""
+        """Measure a file on the evaluation data in their own order, or in one drawn by a seed."""
         rows = self.task.rows
         batches = (
             padded([rows[i] for i in indices], model.pad_id, model.device)
@@ -144,7 +159,7 @@ class Bench:
         return self._compared(self.task.outputs_of(served, batches))
 
     def _compared(self, outputs: Outputs) -> Measurement:
-        """Hold a model's outputs against the whole model's."""
+        """Compute the metric of a model's outputs, and its change from the whole model's."""
         resampled = self.task.resampled(outputs, seed=self.seed)
         return Measurement(
             value=self.task.interval(outputs, seed=self.seed, values=resampled),
@@ -159,27 +174,31 @@ class Bench:
         )
 
     def _batch_difference(self, model: LoadedModel, served: RuntimeFile) -> float:
-        """Return how far last states of a text differ alone and in a batch.
+        """Return how much the last hidden states of a text differ when it is read alone.
 
-        As a share of the largest state, of a few texts of every batch that speeds are measured on.
+        The largest difference, as a share of the largest absolute value, over a few texts of every
+        batch that speeds are measured on.
         """
         rows = self.task.rows
         largest = 0.0
         difference = 0.0
         for indices in typical_batches(rows, self._batch_size):
             batch = padded([rows[i] for i in indices], model.pad_id, model.device)
-            together, _ = served(*batch.inputs)
-            for i, in_batch in zip(indices[:ALONE], together, strict=False):
+            batch_states, _ = served(*batch.inputs)  # [texts, pos, d_model]
+            for i, beside_others in zip(indices[:ALONE], batch_states, strict=False):
                 single = padded([rows[i]], model.pad_id, model.device)
-                (alone,), _ = served(*single.inputs)
+                single_states, _ = served(*single.inputs)
+                alone = single_states[0]
+                without_padding = beside_others[: len(alone)]
                 largest = max(largest, float(alone.abs().max()))
-                difference = max(difference, float((in_batch[: len(alone)] - alone).abs().max()))
+                difference = max(difference, float((without_padding - alone).abs().max()))
         return difference / largest if largest else 0.0
 
     def distance(self, model: LoadedModel, served: Served, most: int = CHOOSING) -> float:
-        """Return the mean loss on calibration text, by which forms and layers are chosen.
+        """Return how far a model's outputs are from the whole model's on calibration text.
 
-        It is that of distillation, over ``most`` texts at most.
+        The mean loss of distillation, over ``most`` texts at most; forms and layers are chosen by
+        it.
         """
         rows = self.texts.training_rows(self.full_model)
         lesson = Lesson(as_model(model, served), self.teacher, rows, self.known)
@@ -191,7 +210,7 @@ class Bench:
     def times(self, model: LoadedModel, served: Served, longer: int = 1) -> Times:
         """Time a model in turns with the whole one in torch, ``longer`` times as long as usual."""
         rows = self.task.rows
-        full = (self.full_model, self.full_model, rows)
+        full = (self.full_model, self.full_model, rows)  # model, what runs it, texts
         smaller = None if served is self.full_model else (model, served, rows)
         return times(full, smaller, batch_size=self._batch_size, longer=longer)
 
@@ -207,7 +226,11 @@ class Bench:
         elsewhere: bool = True,
         exact: bool = False,
     ) -> MeasuredModel:
-        """Measure one model in one form; ``exact`` says that its outputs are the whole model's."""
+        """Measure one model in one form, whose ``times`` were measured before.
+
+        ``elsewhere``: whether to compare it on text of another kind. ``exact``: whether its outputs
+        are the whole model's up to rounding.
+        """
         model = files.model
         served = files.served(form)
         measurement = self.measurement(model, served)
@@ -234,7 +257,10 @@ class Bench:
         )
 
     def _most_lost(self, change: Change, *, exact: bool) -> float | None:
-        """Return the most that is lost, as far as the data can tell; None where they cannot."""
+        """Return the most that is lost of the metric, at the bad end of the change's interval.
+
+        None where the data cannot tell: few examples, or a whole model whose values mean nothing.
+        """
         if change.examples < FEWEST_TESTED or self.degenerate is not None:
             return None
         most_lost = change.most_lost(1 if self.task.higher_is_better else -1)
@@ -243,11 +269,7 @@ class Bench:
         return 0.0 if exact else None
 
     def elsewhere(self, model: LoadedModel, served: Served) -> tuple[Elsewhere, ...]:
-        """Compare a model with the full one on text of another kind; empty for the full one itself.
-
-        Embeddings by their cosine and by their nearest neighbours among these texts, a head's
-        outputs as :mod:`headscope.shrinking.elsewhere` says.
-        """
+        """Compare a model with the whole one on text of another kind; empty for the whole one."""
         if served is self.full_model:
             return ()
         return self._other_text.compare(model, served, self.teacher)

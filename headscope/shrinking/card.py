@@ -1,4 +1,8 @@
-"""The card of a saved folder: its headline is that of its file, its snippets run as they stand."""
+"""The model card of a folder that ``shrink --save`` writes: README.md and a picture.
+
+Its headline speaks of the one file that the folder is served from; :func:`snippets` is the code
+that opens that file. FOLDER, OUTPUT and SETTING in code are filled in.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,13 @@ from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.serving import Form
 from headscope.shrinking.view import answer, blocks, picture
 
-#: What sentence-transformers is told of each runtime.
+#: Arguments by which sentence-transformers opens a folder in each runtime.
 _BACKENDS = {
     "torch": "",
     "onnxruntime": ', backend="onnx"',
     "openvino": ', backend="openvino"',
 }
-#: Code that opens a file without sentence-transformers; OUTPUT and SETTING are filled in.
+#: Code that opens a runtime's file without sentence-transformers.
 _ALONE = {
     "onnxruntime": """import onnxruntime
 import transformers
@@ -50,14 +54,14 @@ names = [port.get_any_name() for port in model.inputs]
 OUTPUT = model({name: inputs[name].astype("int64") for name in names})[0]
 print(OUTPUT)""",
 }
-#: Unasked openvino computes in bfloat16 where the processor can.
+#: Tells openvino to compute in float32: by default it uses bfloat16 where the processor can.
 _FLOAT32 = '{"INFERENCE_PRECISION_HINT": "f32"}'
 
 
 def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) -> tuple[str, bytes]:
-    """Return the card and its picture, a PNG file.
+    """Return the card's text and its picture, the bytes of a PNG file.
 
-    ``sentences``: whether sentence-transformers opens the folder.
+    ``loaded`` is the whole model; ``sentences``: whether sentence-transformers opens the folder.
     """
     best = result.best
     saved = result.saved
@@ -89,7 +93,7 @@ def model_card(result: ShrinkResult, loaded: LoadedModel, *, sentences: bool) ->
 def _header(
     result: ShrinkResult, loaded: LoadedModel, source: str, *, sentences: bool
 ) -> ModelCardData:
-    """Make what the hub reads: the model it was made of, libraries and tags."""
+    """Make the card's header, which the hub reads: base model, libraries and tags."""
     tags = ["headscope"]
     if sentences:
         tags.insert(0, "sentence-transformers")
@@ -119,7 +123,7 @@ def _tables(result: ShrinkResult) -> list[str]:
 
 
 def _remarks(result: ShrinkResult) -> list[str]:
-    """Write what was measured on what, and every warning."""
+    """Write how it was measured and trained, and every warning."""
     return [
         markdown(visible(without_folders(block.text)))
         for block in blocks(result)
@@ -128,10 +132,11 @@ def _remarks(result: ShrinkResult) -> list[str]:
 
 
 def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = "") -> list[str]:
-    """Return code that opens the file of a form; FOLDER stands for the folder's path.
+    """Return one or two pieces of Python that open a folder's file in some form.
 
-    ``sentences``: whether sentence-transformers opens it, which the first snippet then does;
-    ``opens`` is what opens the weights, as :class:`Saved` says.
+    ``sentences``: whether sentence-transformers opens the folder, as the first piece then does.
+    ``opens`` says what opens ``model.safetensors``: transformers alone, with the folder's own code,
+    or with headscope.
     """
     codes: list[str] = []
     in_float32 = form == Form("openvino", "float32")

@@ -1,10 +1,15 @@
 """Distillation: a smaller model learns the whole model's own outputs, on text without labels.
 
-The loss is 1 - cosine to the whole model's embedding; for a head the Kullback-Leibler divergence
-from the whole model's probabilities (summed over labels that are independent); for a head of
-numbers, such as a score, their squared difference as a share of their variance over the text. A
-tenth of the text is held out: the weights that came nearest on it are kept, those before training
-among them.
+The loss of a text is
+
+- without a task head, 1 - cosine to the whole model's embedding;
+- for a head of classes or labels, the Kullback-Leibler divergence from the whole model's
+  probabilities (summed over independent labels);
+- for a head of numbers, such as a score, their squared difference as a share of their variance.
+
+A tenth of the text is held out: the weights with the lowest loss on it are kept, which may be those
+from before training. :func:`distil` is the entry point; texts are named by their index among its
+``rows``.
 
 References
 ----------
@@ -33,29 +38,31 @@ from headscope.models.run.wrapping import as_before, wrap
 from headscope.shrinking.result import Training
 from headscope.tasks.positions import SPAN_HEAD
 
-RATE = 6e-4
-BATCH = 64
+RATE = 6e-4  # Learning rate
+BATCH = 64  # Texts of a step
 #: A model whose loss is below NEAR has a quarter of the rate: at the full one it first moves away
 #: (all-MiniLM-L6-v2 with 3/4 of its neurons, cosine elsewhere 0.975: 0.971 after 250 steps at the
 #: full rate, 0.978 after 200 at a quarter).
 NEAR = 0.05
-TOKENS = 1024  # Of the texts whose activations are held at once; a step's gradients add up
+TOKENS = 1024  # Tokens whose activations are held at once; the gradients of a step add up
 HELD_OUT = 10  # One in so many texts is held out, MOST_HELD at most
 MOST_HELD = 512
-MOST_SPREAD = 256  # Texts over which the variance of a head's numbers is taken
+MOST_SPREAD = 256  # Texts over which the variance of a head's numbers is taken, at most
 WARM = 50  # Steps until the full learning rate
 SECONDS = 30.0  # Between two evaluations on the held-out text
-PATIENCE = 4  # Evaluations in a row without progress, after which training ends
-_CLEARLY = 0.85  # Share of the time of a float32 step below which bfloat16 is clearly faster
+PATIENCE = 4  # Evaluations in a row without progress; one more ends training
+#: Steps run in bfloat16 if one takes less than this share of the time of a float32 step.
+_CLEARLY = 0.85
 
 
 def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
     """Return what is compared of each text: a unit embedding, or the head's logits.
 
-    (rows, d_model), (rows, classes), (tokens, classes) of a head that speaks of tokens, or
-    (2 rows, pos) of one that says where an answer begins and ends.
+    Shapes: (texts, d_model) without a head; (texts, classes); (tokens, classes) of a head that
+    classifies tokens; (2 * texts, pos) of a head that says where an answer begins and ends.
     """
 
+    # In masked texts only the masked tokens are predicted.
     def at_masked(hidden: Tensor) -> Tensor:
         rows, positions = batch.masked
         return hidden[rows, positions][None]
@@ -65,6 +72,7 @@ def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
     if logits is None:
         return F.normalize(loaded.pooling.embed(hidden.float(), batch.hidden_mask), dim=-1)
     if loaded.task_head == SPAN_HEAD:
+        # [texts, pos, 2] -> [texts, 2, pos]; an answer never begins or ends in the padding
         padding = ~batch.attention_mask.bool()[..., None]
         logits = logits.masked_fill(padding, -1e4).transpose(1, 2)
     return logits.flatten(0, -2).float()
@@ -73,9 +81,10 @@ def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
 def loss_of(
     outputs: Tensor, expected: Tensor, kind: HeadOutputs | None, spread: Tensor | None = None
 ) -> Tensor:
-    """Return the loss of each row: 1 - cosine without a head, else the distance of its outputs.
+    """Return the loss of each row of :func:`output_of`.
 
-    Numbers are compared in units of their ``spread`` (outputs,) over the text.
+    ``kind`` says what a head puts out, None without a head. ``spread`` (outputs,) is the standard
+    deviation of a head's numbers over the text, in units of which they are compared.
     """
     if kind is None:
         return 1 - (outputs * expected).sum(-1)
@@ -94,9 +103,9 @@ def distil(
     tell: Callable[[float], object] = lambda share: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[LoadedModel, Training]:
-    """Train ``small`` for some minutes; both models that were given stay as they are.
+    """Train a copy of ``small`` for some minutes; both models that were given stay as they are.
 
-    Tables of embeddings stay as they are too: most of their rows are in none of the texts.
+    Tables of embeddings are not trained: most of their rows are in none of the texts.
 
     Parameters
     ----------
@@ -105,13 +114,14 @@ def distil(
     rows : sequence of Row
         The texts, as both models read them.
     minutes : float
-        Of training, the whole model's outputs included.
+        How long training takes; computing the whole model's outputs is part of it.
     seed : int
-        Of the held-out texts and the order of the others.
+        Draws the held-out texts and the texts of each step.
     known : dict, optional
-        The whole model's outputs by text, kept from one call to the next.
+        The whole model's outputs by index of the text, to keep from one call to the next; new ones
+        are added.
     in_bfloat16 : bool, optional
-        Whether steps run in bfloat16; tried first by default.
+        Whether steps run in bfloat16; by default both types are timed first.
     tell, clock : callable
         ``tell`` is called with the share of the time that is over; ``clock`` is for tests.
 
@@ -130,7 +140,7 @@ def distil(
         stack.enter_context(fast_products(full_model.network))
         parameters = stack.enter_context(_trained(network))
 
-        # how far it is before training, and how it is trained
+        # the loss before training, the learning rate and the type of steps
         before = lesson.distance(held_out)
         rate = RATE if before > NEAR else RATE / 4
         optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
@@ -146,11 +156,12 @@ def distil(
         begun = clock()
         evaluated = clock()
         while share < 1 and nearest.n_waited <= PATIENCE:
+            warmth = min(1.0, (steps + 1) / WARM)
             for group in optimiser.param_groups:  # rises over the first steps, ends at 0
-                group["lr"] = rate * min(1.0, (steps + 1) / WARM) * (1 - share)
-            first = rng.randrange(max(1, len(train) - BATCH + 1))
+                group["lr"] = rate * warmth * (1 - share)
+            start = rng.randrange(max(1, len(train) - BATCH + 1))
             optimiser.zero_grad()
-            lesson.backward(train[first : first + BATCH], in_bfloat16)
+            lesson.backward(train[start : start + BATCH], in_bfloat16)
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimiser.step()
             steps += 1
@@ -173,9 +184,9 @@ def distil(
 
 
 def _split(rows: Sequence[Row], rng: random.Random) -> tuple[list[int], list[int]]:
-    """Hold some texts out at random; the others are sorted by length, so that little is padded.
+    """Hold some texts out at random; the others train, sorted by length so that little is padded.
 
-    Returns the indices of both. A single text is in both.
+    Returns the indices of both parts. A single text is in both.
     """
     n_held_out = max(1, min(MOST_HELD, len(rows) // HELD_OUT))
     held_out = sorted(rng.sample(range(len(rows)), n_held_out))
@@ -184,16 +195,16 @@ def _split(rows: Sequence[Row], rng: random.Random) -> tuple[list[int], list[int
 
 
 class _Nearest:
-    """The weights of a network that came nearest on the held-out text so far."""
+    """The weights of a network with the lowest loss on the held-out text so far."""
 
     def __init__(self, network: nn.Module, distance: float) -> None:
         self._network = network
         self._weights = copy.deepcopy(network.state_dict())
         self.distance = distance
-        self.n_waited = 0  # Evaluations since then
+        self.n_waited = 0  # Evaluations in a row that were no better
 
     def compare(self, distance: float) -> None:
-        """Keep the present weights if they are nearer."""
+        """Keep the present weights if their distance, the loss, is lower."""
         self.n_waited += 1
         if distance < self.distance:
             self.distance = distance
@@ -206,10 +217,10 @@ class _Nearest:
 
 
 class Lesson:
-    """What a smaller model learns: the whole model's outputs of the same texts.
+    """The losses of a smaller model, the student, whose targets are the whole model's outputs.
 
-    ``known`` are those that were computed before, by text; new ones are added. Texts are named by
-    their index in ``rows``.
+    Texts are named by their index in ``rows``. ``known`` holds the outputs that were computed
+    before; new ones are added.
     """
 
     def __init__(
@@ -226,7 +237,7 @@ class Lesson:
         self._kind = None if full_model.task_head is None else head_outputs(full_model)
 
     def loss(self, chosen: Sequence[int], in_bfloat16: bool = False) -> Tensor:
-        """Return the mean loss of some texts, the student run in bfloat16 if ``in_bfloat16``."""
+        """Return the mean loss of some texts; the student may run in bfloat16."""
         expected = self._expected(chosen)
         batch = self._batch(self.student, chosen)
         with torch.autocast("cpu", torch.bfloat16) if in_bfloat16 else nullcontext():
@@ -235,47 +246,60 @@ class Lesson:
 
     @cached_property
     def _spread(self) -> Tensor | None:
-        """The spread of the numbers that the whole model's head puts out, over some of the text."""
+        """The standard deviation of each number that a head of numbers puts out; else None.
+
+        Of the whole model's head, over some of the text.
+        """
         if self._kind is not HeadOutputs.NUMBERS:
             return None
         n_texts = min(len(self._rows), MOST_SPREAD)
-        evenly = [i * len(self._rows) // n_texts for i in range(n_texts)]
-        chosen = sorted(evenly, key=self._length)
-        batches = [chosen[first : first + BATCH] for first in range(0, n_texts, BATCH)]
+        evenly_spread = [i * len(self._rows) // n_texts for i in range(n_texts)]
+        by_length = sorted(evenly_spread, key=self._length)
+        batches = [by_length[start : start + BATCH] for start in range(0, n_texts, BATCH)]
         return spread_of(torch.cat([self._expected(batch) for batch in batches]))
 
     def _length(self, index: int) -> int:
         return len(self._rows[index])
 
     def backward(self, chosen: Sequence[int], in_bfloat16: bool) -> None:
-        """Add the gradient of the mean loss of some texts of rising length, a few at a time."""
-        at_once = max(1, TOKENS // self._length(chosen[-1]))
-        for first in range(0, len(chosen), at_once):
-            few = chosen[first : first + at_once]
-            torch.autograd.backward(self.loss(few, in_bfloat16) * (len(few) / len(chosen)))
+        """Add the gradient of the mean loss of some texts, which are sorted by length.
+
+        A few texts run at a time, to save memory; their gradients add up.
+        """
+        longest = self._length(chosen[-1])
+        n_at_once = max(1, TOKENS // longest)
+        for start in range(0, len(chosen), n_at_once):
+            few_texts = chosen[start : start + n_at_once]
+            share = len(few_texts) / len(chosen)
+            torch.autograd.backward(self.loss(few_texts, in_bfloat16) * share)
 
     def distance(self, chosen: Sequence[int]) -> float:
         """Return the mean loss of some texts, in float32."""
         total = 0.0
-        ordered = sorted(chosen, key=self._length)
+        by_length = sorted(chosen, key=self._length)
         with torch.no_grad():
-            for first in range(0, len(ordered), BATCH):
-                batch = ordered[first : first + BATCH]
+            for start in range(0, len(by_length), BATCH):
+                batch = by_length[start : start + BATCH]
                 total += len(batch) * float(self.loss(batch))
         return total / len(chosen)
 
     def _expected(self, chosen: Sequence[int]) -> Tensor:
-        """Return the whole model's outputs; those of one row a text are computed only once."""
+        """Return the whole model's outputs, as :func:`output_of` gives them.
+
+        Outputs with one row for each text are computed only once. A head that puts out several rows
+        for each text, such as one for each token, is run again each time.
+        """
         missing = [i for i in chosen if i not in self._known]
         if missing:
             outputs = self._computed(missing)
-            if len(outputs) != len(missing):  # several rows a text: as many as there are tokens
+            one_row_each = len(outputs) == len(missing)
+            if not one_row_each:
                 return outputs if len(missing) == len(chosen) else self._computed(chosen)
             self._known.update(zip(missing, outputs, strict=True))
         return torch.stack([self._known[i] for i in chosen])
 
     def _computed(self, chosen: Sequence[int]) -> Tensor:
-        """Run the whole model."""
+        """Run the whole model on some texts."""
         with torch.no_grad():
             return output_of(self._full_model, self._batch(self._full_model, chosen))
 
@@ -286,8 +310,8 @@ class Lesson:
 @contextmanager
 def _trained(network: nn.Module) -> Iterator[list[nn.Parameter]]:
     """Yield the parameters that are trained, with gradients switched on while the block runs."""
-    tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
-    parameters = [p for p in network.parameters() if p.is_floating_point() and id(p) not in tables]
+    tables = {m.weight for m in network.modules() if isinstance(m, nn.Embedding)}
+    parameters = [p for p in network.parameters() if p.is_floating_point() and p not in tables]
     for p in parameters:
         p.requires_grad_(True)
     try:
@@ -299,13 +323,13 @@ def _trained(network: nn.Module) -> Iterator[list[nn.Parameter]]:
 
 
 def _faster_in_bfloat16(lesson: Lesson, chosen: Sequence[int]) -> bool:
-    """Whether a step is clearly faster in bfloat16, as on processors that multiply it."""
+    """Whether a step on some texts is clearly faster in bfloat16, as on CPUs that multiply it."""
     if lesson.student.device != "cpu":
         return False
     seconds: dict[bool, float] = {}
     for in_bfloat16 in (False, True):
         with nullcontext() if in_bfloat16 else fast_products(lesson.student.network, training=True):
-            for _ in range(2):  # the first one compiles products
+            for _ in range(2):  # the second one counts: the first compiles products
                 start = time.perf_counter()
                 lesson.backward(chosen, in_bfloat16)
                 seconds[in_bfloat16] = time.perf_counter() - start

@@ -1,8 +1,11 @@
-"""How near a smaller model stays to the whole one on text of another kind than it was measured on.
+"""How near a smaller model stays to the whole one on text of another kind than the evaluation data.
 
-Embeddings are compared by their cosine and by their nearest neighbours among these texts, classes
-by the share of equal guesses, labels that are independent by the share of texts with the same set
-of them, scores by their rank correlation. Models with other heads are not compared.
+Embeddings are compared by their cosine and by their nearest neighbours among these texts; classes
+by the share of texts with the same one; independent labels by the share of texts with the same set
+of labels; scores by their rank correlation. Models with other heads are not compared.
+
+A model is compared as it is *served*: itself where torch runs it, else a file that another runtime
+has opened; :func:`as_model` lets such a file stand in the model's place.
 """
 
 from __future__ import annotations
@@ -28,14 +31,13 @@ from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import mean_of, spearman
 from headscope.stats.paired_change import interval_of
 
-#: Nearest neighbours of each query, queries at most, and fewest texts to find them in.
-NEIGHBOURS = 10
-QUERIES = 1000
-FEWEST_TEXTS = 100
+NEIGHBOURS = 10  # Nearest neighbours of each text that asks
+QUERIES = 1000  # Texts that ask for their neighbours, at most
+FEWEST_TEXTS = 100  # Among fewer texts no neighbours are looked for
 
 
 class OtherText:
-    """Compares models with the whole one on one text; the whole one's outputs are kept."""
+    """Compares models with the whole one on one text, and keeps the whole one's outputs."""
 
     def __init__(self, full_model: LoadedModel, texts: Texts, *, seed: int) -> None:
         self._full_model = full_model
@@ -47,9 +49,10 @@ class OtherText:
     def compare(
         self, model: LoadedModel, served: Served, teacher: LoadedModel
     ) -> tuple[Elsewhere, ...]:
-        """Compare a model as it is served with the whole one; empty where that is not possible.
+        """Compare a model as it is served with the whole one.
 
-        ``teacher`` gives the whole model's outputs.
+        ``teacher`` computes the whole model's outputs: that model, or a file that is as exact.
+        Returns one comparison, or none where there is no other text or no way to compare.
         """
         text = self._texts.other
         head = self._full_model.task_head
@@ -62,7 +65,7 @@ class OtherText:
         outputs = _outputs(as_model(model, served), rows)
         neighbours = UNKNOWN
         if head is not None:
-            compared, nearness = self._agreement_of_head(outputs, self._expected)
+            compared, nearness = self._head_nearness(outputs, self._expected)
         else:
             compared = "cosine"
             nearness = self._mean((outputs * self._expected).sum(-1))
@@ -78,14 +81,19 @@ class OtherText:
         return (comparison,)
 
     def _shared_neighbours(self, embeddings: Tensor, expected: Tensor) -> Estimate:
-        """Return the share of the whole model's nearest neighbours that a model finds too."""
+        """Return the share of the whole model's nearest neighbours that a model finds too.
+
+        Both embeddings are (texts, d_model).
+        """
         if self._expected_neighbours is None:
             self._expected_neighbours = nearest(expected)
-        neighbours = nearest(embeddings)[:, :, None]
-        found_again = (neighbours == self._expected_neighbours[:, None, :]).any(dim=2)
-        return self._mean(found_again.double().mean(dim=1))
+        # every neighbour that is expected is looked for among those that the model finds
+        expected_neighbours = self._expected_neighbours[:, None, :]  # [queries, 1, neighbours]
+        neighbours = nearest(embeddings)[:, :, None]  # [queries, neighbours, 1]
+        found_too = (neighbours == expected_neighbours).any(dim=2)  # [queries, neighbours]
+        return self._mean(found_too.double().mean(dim=1))
 
-    def _agreement_of_head(self, logits: Tensor, expected: Tensor) -> tuple[str, Estimate]:
+    def _head_nearness(self, logits: Tensor, expected: Tensor) -> tuple[str, Estimate]:
         """Say what is compared of a head's logits (texts, outputs), and how alike they are."""
         kind = head_outputs(self._full_model)
         if kind is HeadOutputs.CHOICE:
@@ -102,27 +110,30 @@ class OtherText:
         for values, gold in zip(by_output, expected_by_output, strict=True):
             outputs = {"similarity": values, "gold": gold}
             correlations.append(interval_of(spearman, outputs, seed=self._seed))
-        if len(correlations) > 1:  # each times 100
+        # the metric is 100 times the correlation
+        if len(correlations) > 1:
             return Estimate(fmean(float(correlation) for correlation in correlations) / 100)
-        (correlation,) = correlations
-        bounds = [bound / 100 for bound in correlation.interval or ()]
-        return Estimate(float(correlation) / 100, *bounds)
+        correlation = correlations[0]
+        if correlation.interval is None:
+            return Estimate(float(correlation) / 100)
+        low, high = correlation.interval
+        return Estimate(float(correlation) / 100, low / 100, high / 100)
 
     def _mean(self, values: Tensor) -> Estimate:
-        """Return the mean over texts, with its interval."""
+        """Return the mean of a value of each text, at most 1, with its interval."""
         outputs = {"value": values.double().clamp(max=1.0).numpy()}
         return interval_of(mean_of("value"), outputs, seed=self._seed)
 
 
 def as_model(model: LoadedModel, served: Served) -> LoadedModel:
-    """Let a file run in a model's place, with the model's pooling."""
+    """Return a model that is run by the file that serves it; itself where torch serves it."""
     if isinstance(served, LoadedModel):
         return model
     return _RunByFile(model, served)  # type: ignore[return-value]
 
 
 class _RunByFile:
-    """A model whose outputs come from a file."""
+    """A model whose ``run`` is a file's; everything else, such as pooling, is the model's own."""
 
     def __init__(self, model: LoadedModel, served: Served) -> None:
         self._model = model
@@ -133,20 +144,21 @@ class _RunByFile:
 
 
 def _outputs(model: LoadedModel, rows: Sequence[Row]) -> Tensor:
-    """Return what :func:`output_of` gives of every row, in the order of the rows."""
-    by_row: list[Tensor] = [torch.empty(0)] * len(rows)
+    """Return the embedding or the logits of every text, (texts, outputs), in their order."""
+    by_text: dict[int, Tensor] = {}
     with torch.no_grad(), fast_products(model.network):
-        for bucket in buckets(rows):
+        for bucket in buckets(rows):  # of similar lengths
             batch = padded(bucket, model.pad_id, model.device)
             for i, output in zip(batch.index, output_of(model, batch), strict=True):
-                by_row[i] = output
-    return torch.stack(by_row)
+                by_text[int(i)] = output
+    return torch.stack([by_text[i] for i in range(len(rows))])
 
 
 def nearest(embeddings: Tensor) -> Tensor:
-    """Return the indices of the neighbours of the first texts, (queries, neighbours).
+    """Return the indices of the nearest neighbours of the first texts, (queries, neighbours).
 
-    The texts are in random order (:meth:`Texts.other_rows`), so the first ones are random ones.
+    ``embeddings`` (texts, d_model) are unit vectors. The texts are in random order
+    (:meth:`Texts.other_rows`), so the first ones are random ones.
     """
     similarity = embeddings[:QUERIES] @ embeddings.T
     similarity.fill_diagonal_(-torch.inf)

@@ -1,13 +1,16 @@
 """The ladder of ``headscope shrink``, rung by rung, until one reaches the target.
 
-1. The whole model in every runtime and precision that there is, timed and measured.
+1. The whole model in every form (a runtime and a precision), timed and measured.
 2. Narrower feed-forward networks in every layer, down to half of their neurons, distilled from the
    whole model's own outputs; where that is not enough, fewer layers too.
 
-What chooses reads calibration text only; the evaluation data judge what was chosen. The layers of a
-target in speed follow from times, which no example can flatter. For ``max_drop`` alone models are
-tested in an order that is settled beforehand, the easiest first, up to the first that loses too
-much (:mod:`headscope.stats.confirm`), so no correction is due.
+Everything is chosen on calibration text, or by times; the evaluation data only judge what was
+chosen. With ``max_drop`` alone several models are judged. Their order is settled beforehand, the
+easiest first, and the first that loses too much ends the search, so that no correction for several
+tests is due (:mod:`headscope.stats.confirm`).
+
+A ``Bench`` holds the whole model and the data, and measures any model in any form. ``WholeModel``
+is the first rung, ``Maker`` makes the smaller models. :meth:`Ladder.climb` is the entry point.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ from headscope.shrinking.sizes import Shape, largest_that_reaches
 from headscope.shrinking.whole_model import WholeModel
 
 #: The smaller models that are tested for ``max_drop``, the easiest first: their share of the
-#: layers, and of the neurons of each layer.
+#: layers, and of the neurons of each layer. A share of 0 stands for one layer.
 SHARES = ((1, 3 / 4), (1, 1 / 2), (2 / 3, 1 / 2), (1 / 2, 1 / 2), (1 / 3, 1 / 2), (0, 1 / 2))
 
 
 class Ladder:
-    """What was measured so far, and what was chosen of it."""
+    """Climbs the rungs; holds what was measured so far, and what was chosen of it."""
 
     def __init__(
         self,
@@ -54,8 +57,8 @@ class Ladder:
         self._smaller: list[MeasuredModel] = []
         self.best: MeasuredModel | None = None  # The model that was chosen
         self.files: Files | None = None  # Its files
-        self.reached = False
-        self.stopped = ""  # At which rung, and why
+        self.reached = False  # Whether the chosen model reaches the target and keeps to max_drop
+        self.stopped = ""  # At which rung the search ended, and why: a sentence
 
     @property
     def models(self) -> tuple[MeasuredModel, ...]:
@@ -94,10 +97,10 @@ class Ladder:
             self._make_smaller(target)
 
     def _take_whole_that_reaches(self, form: Form) -> None:
-        """Take the whole model in the form that loses least by calibration text.
+        """Choose the whole model in one form, and test what it loses.
 
-        It is the only one whose loss is tested: if that is too much, a smaller model would lose
-        more.
+        No other form is tested: it loses least of those that reach the target. If that is too much,
+        a smaller model would lose more.
         """
         model = self._take_whole(form)
         self.reached = model.keeps(self._max_drop)
@@ -111,6 +114,7 @@ class Ladder:
 
     def _make_smaller(self, target: Target) -> None:
         """Find the largest model that reaches the target, train it, and measure it."""
+        # the size
         form = self.whole.smallest() if target.name == "mb" else self.whole.forms[0]
         shape, smallest_cost = largest_that_reaches(
             self._bench,
@@ -125,9 +129,13 @@ class Ladder:
                 f"{smallest_cost}; ask for less, or allow another runtime."
             )
             return
+
+        # the model of this size
         files, training = self._maker.make(shape)
         model = self._measured(files, form, training)
         self._take_smaller(model, files)
+
+        # whether it is what was asked for
         reaches = model.reaches(target)
         keeps = model.keeps(self._max_drop)
         self.reached = reaches and keeps
@@ -145,7 +153,10 @@ class Ladder:
             )
 
     def _measured(self, files: Files, form: Form, training: Training | None) -> MeasuredModel:
-        """Measure a smaller model; what misses by its interval alone is timed once more."""
+        """Measure a smaller model.
+
+        It is timed anew, for longer, if its median reaches the target but not its interval.
+        """
         self._tell("smaller model", 0, 1)
         served = files.served(form)
         times = self._bench.times(files.model, served)
@@ -163,6 +174,7 @@ class Ladder:
 
         Calibration text has put the forms in order, the least lossy first.
         """
+        # forms of the whole model
         confirmed: list[Form] = []
         refused: MeasuredModel | None = None
         for form in self.whole.least_lossy_first():
@@ -175,6 +187,8 @@ class Ladder:
         form = fastest_first[0] if fastest_first else TORCH
         self._take_whole(form)
         self.reached = True
+
+        # smaller models in that form, unless a faster one was refused
         if refused is not None and form != self.whole.forms[0]:
             self.stopped = (
                 f"The whole model in {refused.form}: {self._excess(refused)}, so it stays whole, "
@@ -207,7 +221,7 @@ class Ladder:
         return self.best
 
     def _take_smaller(self, model: MeasuredModel, files: Files) -> None:
-        """Choose a smaller model."""
+        """Choose a smaller model, and the files that it is served from."""
         self.best = model
         self.files = files
 

@@ -1,9 +1,12 @@
-"""Which layers stay: a few sets that are trained briefly, the nearest of which is trained on.
+"""Which layers go: sets of layers, by how near the outputs stay to the whole model's without them.
 
-Among them are the sets whose outputs are nearest to the whole model's before any training (all are
-tried where there are few, else layers go one at a time), and layers spread evenly from the first to
-the last, as DistilBERT took them (Sanh et al. 2019, arXiv:1910.01108): what is nearest at first
-need not be so after some minutes.
+:func:`nearest_subsets` measures every set where there are few, else it removes one layer at a time.
+:func:`spread_evenly` leaves layers evenly from the first to the last, as DistilBERT did (Sanh et
+al. 2019, arXiv:1910.01108). :mod:`~headscope.shrinking.making` trains the nearest sets and this one
+for a short time, since what is nearest at first need not be so after some minutes.
+
+A *stack* is an encoder or a decoder. ``count`` says how many layers are left of the longest stack;
+a shorter one keeps about the same share of its layers.
 """
 
 from __future__ import annotations
@@ -11,27 +14,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, combinations, product
-from typing import Any
 
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.layer_stacks import Layer
 from headscope.models.surgery.layers import remove_layers
 
-MOST_SUBSETS = 500
+MOST_SUBSETS = 500  # Up to so many sets, all are measured
 
-Stacks = Mapping[str, Sequence[Any]]  # The layers of each stack
-Cost = Callable[[tuple[Any, ...]], float]  # The distance without some layers; infinite if refused
+Stacks = Mapping[str, Sequence[Layer]]  # The layers of each stack
+#: The distance to the whole model's outputs without some layers; infinite if the family refuses.
+Cost = Callable[[tuple[Layer, ...]], float]
 Tell = Callable[[int, int], object]  # Is told how many sets, of how many, are measured
 
 
-def layers_of(loaded: LoadedModel) -> dict[str, list[Any]]:
-    """List the layers of each stack, as :func:`remove_layers` takes them."""
+def layers_of(loaded: LoadedModel) -> dict[str, list[Layer]]:
+    """List the layers of each stack, as :func:`remove_layers` takes them.
+
+    ``{"encoder": [0, 1]}``, or of an encoder-decoder ``{"encoder": [("encoder", 0), ...], ...}``.
+    """
     all_stacks = loaded.with_all_stacks
     names = [name for name in ("encoder", "decoder") if name in all_stacks.stacks]
-    stacks: dict[str, list[Any]] = {name: [] for name in names}
-    for site in all_stacks.sites:  # of a decoder's layer there are two, one is cross-attention
-        layer = (site.stack, site.layer) if len(names) > 1 else site.layer
-        if site.stack in stacks and layer not in stacks[site.stack]:
+    stacks: dict[str, list[Layer]] = {name: [] for name in names}
+    for site in all_stacks.sites:  # places where attention runs; those of cross-attention aside
+        if site.stack in stacks:
+            layer = (site.stack, site.layer) if len(names) > 1 else site.layer
             stacks[site.stack].append(layer)
     return stacks
 
@@ -47,7 +54,10 @@ def smaller_counts(loaded: LoadedModel) -> list[int]:
 
 
 def counts_by_stack(loaded: LoadedModel, count: int) -> dict[str, int]:
-    """Return how many layers of each stack are left if ``count`` of the longest stack are."""
+    """Return how many layers of each stack are left if ``count`` of the longest stack are.
+
+    Of 12 and 6 layers, 4 -> ``{"encoder": 4, "decoder": 2}``.
+    """
     longest = longest_stack(loaded)
     return {
         name: max(1, round(count * len(layers) / longest))
@@ -56,9 +66,12 @@ def counts_by_stack(loaded: LoadedModel, count: int) -> dict[str, int]:
 
 
 def first_layers(loaded: LoadedModel, count: int) -> LoadedModel:
-    """Return a model of the right size, to be timed only: its first layers."""
+    """Return a model that keeps the first layers of each stack.
+
+    It costs what any other ``count`` layers cost, but its outputs mean nothing: it is timed.
+    """
     counts = counts_by_stack(loaded, count)
-    removed: list[Any] = []
+    removed: list[Layer] = []
     for stack, layers in layers_of(loaded).items():
         removed += layers[counts[stack] :]
     return remove_layers(loaded, removed, share=True) if removed else loaded
@@ -69,24 +82,26 @@ def nearest_subsets(
     count: int,
     distance: Callable[[LoadedModel], float],
     tell: Tell,
-) -> list[tuple[Any, ...]]:
+) -> list[tuple[Layer, ...]]:
     """List sets of layers to remove that leave ``count`` in the longest stack, nearest first.
+
+    ``distance`` measures how far a shorter model's outputs are from the whole model's.
 
     Raises
     ------
     InputError
-        If the family can do without none of these layers.
+        If none of these sets can be removed.
     """
     refused: list[HeadscopeError] = []
 
-    def cost(removed: tuple[Any, ...]) -> float:
+    def cost(removed: tuple[Layer, ...]) -> float:
         try:
             return distance(remove_layers(loaded, removed, share=True))
         except HeadscopeError as error:
             refused.append(error)
             return math.inf
 
-    # what sets cost: all of them where they are few
+    # all sets where they are few, else those that removing one layer at a time leads to
     stacks = layers_of(loaded)
     counts = counts_by_stack(loaded, count)
     n_removed = {name: len(layers) - counts[name] for name, layers in stacks.items()}
@@ -96,7 +111,7 @@ def nearest_subsets(
     else:
         costs = _costs_one_by_one(stacks, n_removed, cost, tell)
     evenly = spread_evenly(loaded, count)
-    if set(evenly) not in map(set, costs):
+    if not any(set(removed) == set(evenly) for removed in costs):  # in whatever order
         costs[evenly] = cost(evenly)
 
     # the nearest first
@@ -108,11 +123,11 @@ def nearest_subsets(
 
 def _costs_of_all(
     stacks: Stacks, n_removed: Mapping[str, int], cost: Cost, tell: Tell
-) -> dict[tuple[Any, ...], float]:
+) -> dict[tuple[Layer, ...], float]:
     """Measure every set with ``n_removed`` layers of each stack."""
     sets_of_stacks = [combinations(stacks[name], n) for name, n in n_removed.items()]
     candidates = [tuple(chain.from_iterable(sets)) for sets in product(*sets_of_stacks)]
-    costs: dict[tuple[Any, ...], float] = {}
+    costs: dict[tuple[Layer, ...], float] = {}
     for i, removed in enumerate(candidates):
         tell(i, len(candidates))
         costs[removed] = cost(removed)
@@ -121,32 +136,38 @@ def _costs_of_all(
 
 def _costs_one_by_one(
     stacks: Stacks, n_removed: Mapping[str, int], cost: Cost, tell: Tell
-) -> dict[tuple[Any, ...], float]:
-    """Remove the layer that costs least, again and again; return the sets of the last step."""
-    costs: dict[tuple[Any, ...], float] = {}
-    removed: tuple[Any, ...] = ()
+) -> dict[tuple[Layer, ...], float]:
+    """Remove the layer that costs least, again and again; return the sets of the last step.
+
+    So all sets that are returned have ``n_removed`` layers, and differ in the last one.
+    """
+    costs: dict[tuple[Layer, ...], float] = {}
+    removed: tuple[Layer, ...] = ()
     n_steps = sum(n_removed.values())
     for step in range(n_steps):
         tell(step, n_steps)
         costs = {}
         for name, layers in stacks.items():
-            n_gone = len(set(layers).intersection(removed))
-            if n_gone == n_removed[name]:
-                continue
-            for layer in layers:
-                if layer not in removed:
-                    costs[*removed, layer] = cost((*removed, layer))
+            present = [layer for layer in layers if layer not in removed]
+            if len(layers) - len(present) == n_removed[name]:
+                continue  # this stack is short enough
+            for layer in present:
+                costs[*removed, layer] = cost((*removed, layer))
         removed = min(costs, key=costs.__getitem__)
     return costs
 
 
-def spread_evenly(loaded: LoadedModel, count: int) -> tuple[Any, ...]:
-    """Return what to remove so that the rest lies evenly from the first layer to the last."""
-    removed: list[Any] = []
+def spread_evenly(loaded: LoadedModel, count: int) -> tuple[Layer, ...]:
+    """Return which layers to remove so that the rest lies evenly from the first to the last.
+
+    Of six layers, ``count`` 3 keeps 0, 2, 5 and removes ``(1, 3, 4)``.
+    """
+    removed: list[Layer] = []
     counts = counts_by_stack(loaded, count)
     for name, layers in layers_of(loaded).items():
         last = len(layers) - 1
         n_stay = counts[name]
-        indices = {i * last // max(1, n_stay - 1) for i in range(n_stay)}
-        removed += [layer for index, layer in enumerate(layers) if index not in indices]
+        n_gaps = max(1, n_stay - 1)
+        staying = {i * last // n_gaps for i in range(n_stay)}
+        removed += [layer for index, layer in enumerate(layers) if index not in staying]
     return tuple(removed)

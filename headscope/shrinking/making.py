@@ -1,18 +1,18 @@
 """A smaller model of a given size: which layers and neurons stay, and how what is left is trained.
 
-Some sets of layers are distilled briefly, and the one that comes nearest is narrowed and trained
-for the rest of the minutes.
+Some sets of layers are distilled for a short time. The model that comes nearest to the whole one's
+outputs is narrowed, and trained for the rest of the minutes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any
 
 from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.layer_stacks import Layer
 from headscope.models.surgery.layers import remove_layers
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.distil import distil
@@ -22,15 +22,18 @@ from headscope.shrinking.result import Training
 from headscope.shrinking.serving import Files
 from headscope.shrinking.sizes import Shape
 
-#: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
-#: minutes that each of them has.
+#: Sets of layers that are trained for a short time: the nearest ones before any training, and the
+#: one that leaves layers evenly spread.
 NEAREST = 2
-BRIEFLY = 0.1
+BRIEFLY = 0.1  # Share of the minutes that each set has
 _JUDGED = 128  # Calibration texts on which sets of layers are compared before training
 
 
 class Maker:
-    """Makes models of given sizes, with some minutes of training for each."""
+    """Makes models of given sizes, with some minutes of training for each.
+
+    ``bench`` holds the whole model and the texts, and measures distances between outputs.
+    """
 
     def __init__(self, bench: Bench, minutes: float, tell: Progress) -> None:
         self._bench = bench
@@ -42,7 +45,8 @@ class Maker:
     def make(self, shape: Shape) -> tuple[Files, Training | None]:
         """Choose which layers and neurons stay, and distil what is left.
 
-        No training is returned where there are no minutes, or nothing is removed.
+        Returns the model, in files that are written when they are asked for, and how it was
+        trained: None where there are no minutes, or nothing is removed.
         """
         bench = self._bench
         full_model = bench.full_model
@@ -61,7 +65,10 @@ class Maker:
         return bench.files(model), dataclasses.replace(training, minutes=spent + training.minutes)
 
     def _with_layers(self, count: int) -> tuple[LoadedModel, float]:
-        """Leave ``count`` layers in the longest stack; returns the minutes that choosing took."""
+        """Leave ``count`` layers in the longest stack, those that train best.
+
+        Returns the model, trained for a short time, and the minutes that all of this took.
+        """
         full_model = self._bench.full_model
         candidates = self._candidates(count)
         if self._minutes == 0 or len(candidates) == 1:
@@ -76,11 +83,14 @@ class Maker:
             if nearest is None or training.after < shortest:
                 nearest = model
                 shortest = training.after
-        assert nearest is not None
+        assert nearest is not None  # there are candidates
         return nearest, len(candidates) * briefly
 
-    def _candidates(self, count: int) -> list[tuple[Any, ...]]:
-        """List sets of layers to remove: the nearest ones first, then the evenly spread one."""
+    def _candidates(self, count: int) -> list[tuple[Layer, ...]]:
+        """List sets of layers to remove: the nearest ones, then the one that leaves them evenly.
+
+        A single empty set where no layer is to go.
+        """
         bench = self._bench
         evenly = spread_evenly(bench.full_model, count)
         if not evenly:
@@ -93,11 +103,13 @@ class Maker:
             self._tell("choosing layers", done, total)
 
         sets = nearest_subsets(bench.full_model, count, distance, tell)
-        spread = [removed for removed in sets[NEAREST:] if set(removed) == set(evenly)]
-        return [*sets[:NEAREST], *spread]
+        candidates = sets[:NEAREST]
+        # unless it is one of the nearest, or the family refuses it
+        candidates += [removed for removed in sets[NEAREST:] if set(removed) == set(evenly)]
+        return candidates
 
     def _narrowed(self, model: LoadedModel, width: int) -> LoadedModel:
-        """Leave ``width`` neurons in every layer, chosen on random calibration texts."""
+        """Leave ``width`` neurons in every layer, chosen on texts drawn at random."""
         self._tell("choosing neurons", 0, 1)
         rows = self._bench.texts.training_rows(model)
         drawn = random.Random(self._bench.seed).sample(rows, min(TEXTS, len(rows)))
@@ -106,7 +118,7 @@ class Maker:
     def _distilled(
         self, model: LoadedModel, minutes: float, spent: float
     ) -> tuple[LoadedModel, Training]:
-        """Train for some of the minutes; ``spent`` are those used before."""
+        """Train for so many minutes; ``spent`` says how many of this size's were used before."""
         bench = self._bench
 
         def tell(share: float) -> None:

@@ -1,4 +1,8 @@
-"""The options of ``headscope shrink``."""
+"""The options of ``headscope shrink``.
+
+A field's ``Usual`` or ``Option`` beside its type is its help, bounds and flags; ``--help`` shows
+the ``Usual`` ones, ``--help-all`` shows all.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,10 @@ PANEL = "Target"  # Heading in the help
 
 
 def _made_of(values: Mapping[str, Any]) -> str:
-    """Return the model that a folder to check was made of."""
+    """Return the model that the folder of ``--check`` was made of, where none was named.
+
+    ``values`` are the flags that were given.
+    """
     folder = values.get("check")
     if folder is None:
         raise WrongOptionError("Name the MODEL, or with --check a folder that shrink saved.")
@@ -160,7 +167,10 @@ class ShrinkOptions(RunOptions):
     def target(self) -> Target | None:
         """Which of the targets besides max_drop was given."""
         named = {"speed": self.speed, "ms": self.ms, "mb": self.mb}
-        return next((Target(n, value) for n, value in named.items() if value is not None), None)
+        for name, value in named.items():
+            if value is not None:
+                return Target(name, value)
+        return None
 
     @property
     def searches(self) -> bool:
@@ -168,7 +178,7 @@ class ShrinkOptions(RunOptions):
         return self.target is not None or self.max_drop is not None
 
     def check(self) -> None:
-        """Refuse two targets, a folder without a target, and a check that would make something."""
+        """Refuse two targets, and a check that would save something or has no target."""
         targets = [name for name in ("speed", "ms", "mb") if getattr(self, name) is not None]
         if len(targets) > 1:
             named = " and ".join(f"${name}" for name in targets)

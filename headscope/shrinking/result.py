@@ -1,4 +1,8 @@
-"""What ``headscope shrink`` found: every model that was measured, and the one that was chosen."""
+"""What ``headscope shrink`` found: every model that was measured, and the one that was chosen.
+
+The *whole model* is the one that was given, in torch; everything is compared with it. Small parts
+first; :class:`ShrinkResult` at the end holds all of them.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """How near a model stays to the whole one on text of one kind."""
+    """How near a model's outputs stay to the whole one's on text of another kind."""
 
-    text: str  # Its name
-    texts: int
+    text: str  # Name of the text
+    texts: int  # How many texts it has: sentences, mostly
     of: str  # What is compared: ``cosine``, ``classes``, ``labels`` or ``scores``
     #: Mean cosine of embeddings, the share of texts with an equal class or an equal set of labels,
     #: or Spearman's correlation of scores.
@@ -43,12 +47,12 @@ class BatchEffect:
 class Training:
     """How a smaller model was distilled."""
 
-    minutes: float  # That it took, sets of layers that were tried and left included
+    minutes: float  # How long it took, with the short training of every set of layers tried
     steps: int
-    texts: int
-    before: float  # Loss on held-out text
-    after: float
-    ended: str  # ``time``, or ``no nearer``
+    texts: int  # How many texts it was trained on
+    before: float  # Loss on held-out text before training
+    after: float  # And after
+    ended: str  # ``time`` was over, or the loss came ``no nearer`` to 0
     arithmetic: str  # ``float32``, or ``bfloat16`` where the processor is faster in it
 
 
@@ -64,7 +68,7 @@ class Target:
         return f"{self.value:g} {unit}"
 
     def reached_by(self, speed: Estimate, ms: Estimate, megabytes: float) -> bool:
-        """Whether a model surely is as fast, or is as small: an interval's bad end counts."""
+        """Whether a model is as fast, or as small, as was asked: an interval's bad end counts."""
         if self.name == "speed":
             return speed.low is not None and speed.low >= self.value
         if self.name == "ms":
@@ -72,13 +76,14 @@ class Target:
         return megabytes <= self.value
 
     def missed_by_interval(self, speed: Estimate, ms: Estimate) -> bool:
-        """Whether a model is as fast by its medians, but not surely."""
-        by_medians = self.reached_by(_without_width(speed), _without_width(ms), math.inf)
-        return by_medians and not self.reached_by(speed, ms, math.inf)
+        """Whether the medians reach a target in time, but not the intervals' bad ends."""
+        any_size = math.inf  # which reaches no target in megabytes
+        by_medians = self.reached_by(_without_width(speed), _without_width(ms), any_size)
+        return by_medians and not self.reached_by(speed, ms, any_size)
 
 
 def _without_width(estimate: Estimate) -> Estimate:
-    """Take a value for both ends of its interval."""
+    """Return an estimate whose interval is its value alone."""
     return Estimate(estimate.value, estimate.value, estimate.value)
 
 
@@ -91,12 +96,13 @@ class MeasuredModel:
     runtime: str
     precision: str
     megabytes: float  # Of its file, or of the weights in torch (1e6 bytes)
-    ms: Estimate  # Milliseconds a text, at this run's pace of the machine
+    ms: Estimate  # Milliseconds a text, on this machine in this run
     speed: Estimate  # Time of the whole model in torch / its time, run in turns
-    value: Estimate
-    change: Estimate  # Paired: value minus the whole model's
-    #: The bad end of that interval; None where it is unknown: of fewer than FEWEST_TESTED examples,
-    #: of an interval without width, of a whole model whose values mean nothing
+    value: Estimate  # The task's metric
+    change: Estimate  # Value minus the whole model's, paired over examples
+    #: The most that is lost of the metric: the bad end of the change's interval. None where it is
+    #: unknown: of fewer than FEWEST_TESTED examples, of an interval without width, or where the
+    #: whole model's values mean nothing
     most_lost: float | None
     metrics: dict[str, float]  # All metrics of the task by name; rates are times 100
     elsewhere: tuple[Elsewhere, ...] = ()
@@ -115,7 +121,7 @@ class MeasuredModel:
         return self.speed == Estimate(1.0)  # timed against itself: exactly 1, without interval
 
     def size(self, full_model: MeasuredModel) -> str:
-        """Say what is left of the whole model: ``3 of 6 layers, 1,024 of 1,536 neurons each``."""
+        """Say what is left of it: ``3 of 6 layers, 1,024 of 1,536 neurons in each layer``."""
         words: list[str] = []
         if len(self.layers) < len(full_model.layers):
             words.append(f"{len(self.layers)} of {len(full_model.layers)} layers")
@@ -171,21 +177,21 @@ class ShrinkResult:
     metric: str
     higher_is_better: bool
     examples: int
-    data: str  # What was measured on
+    data: str  # Name of the evaluation data
     batch_size: int  # Texts that were timed together
     threads: int
     target: Target | None
     max_drop: float | None
-    text: tuple[str, ...]  # Names of the text that trains and calibrates
-    sentences: int  # How many it has
-    dropped: int  # Sentences of that text that are in the data too, and were left out
+    text: tuple[str, ...]  # Names of the training text, which also calibrates 8 bits
+    sentences: int  # How many sentences it has
+    dropped: int  # Sentences of it that were left out, since the evaluation data have them
     models: tuple[MeasuredModel, ...]
     refused: tuple[str, ...] = ()  # Sentences about forms that a runtime refused
     chosen: int | None = None  # Index in ``models``
-    reached: bool = False
-    stopped: str = ""  # At which rung, and why
+    reached: bool = False  # Whether the chosen model is as was asked
+    stopped: str = ""  # Where the search for smaller models ended, and why: a sentence
     saved: Saved | None = None
-    checked: str = ""  # The folder that was checked
+    checked: str = ""  # The folder that was checked; empty where none was
     warnings: tuple[str, ...] = ()
 
     @property
@@ -195,7 +201,7 @@ class ShrinkResult:
 
     @property
     def complaint(self) -> str | None:
-        """Why the command fails: a folder that was checked falls short; None where it does not."""
+        """Why the command fails: a checked folder falls short. None where it does not fail."""
         if not self.checked or self.reached:
             return None
         return f"{self.checked} falls short: {self.stopped}"
@@ -221,8 +227,11 @@ class ShrinkResult:
                     **estimated_columns("speed", model.speed),
                     **estimated_columns(self.metric, model.value),
                     **estimated_columns("change", model.change),
-                    **{f"nearness {e.text}": e.nearness.value for e in model.elsewhere},
-                    **{f"neighbours {e.text}": e.neighbours.value for e in model.elsewhere},
+                    **{f"nearness {other.text}": other.nearness.value for other in model.elsewhere},
+                    **{
+                        f"neighbours {other.text}": other.neighbours.value
+                        for other in model.elsewhere
+                    },
                     "chosen": index == self.chosen,
                 }
                 for index, model in enumerate(self.models)

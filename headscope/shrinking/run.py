@@ -1,4 +1,8 @@
-"""``headscope shrink``: open, climb the ladder, write what was chosen."""
+"""``headscope shrink``: open, climb the ladder, write what was chosen.
+
+Or, with ``--check``, measure a folder that was saved before. A ``Bench`` measures models beside the
+whole one; the ``Ladder`` makes ever smaller ones until one is good enough.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +60,14 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
             seed=options.seed,
         )
         if options.max_drop is not None:
-            _check_told_apart(bench)
+            _check_meaningful(bench)
         if options.check_folder is not None:
             return _checked(Path(options.check_folder), bench, options, validation)
         return _climbed(bench, options, validation)
 
 
 def _read(options: ShrinkOptions, loaded: LoadedModel) -> Texts:
-    """Read every file that the run needs."""
+    """Read every text that the run needs: to measure, to train and calibrate, to compare."""
     makes_smaller = options.searches and options.check_folder is None
     return read_all(
         options.task,
@@ -80,7 +84,7 @@ def _read(options: ShrinkOptions, loaded: LoadedModel) -> Texts:
 
 
 def _check_readable(loaded: LoadedModel, options: ShrinkOptions) -> None:
-    """Refuse a model without a tokenizer, and an encoder-decoder that is to write nothing."""
+    """Refuse a model without a tokenizer, and an encoder-decoder in a task that reads only."""
     need_tokenizer(loaded, "shrink")
     if loaded.encoder_decoder and options.task != "seq2seq":
         raise InputError(
@@ -89,8 +93,8 @@ def _check_readable(loaded: LoadedModel, options: ShrinkOptions) -> None:
         )
 
 
-def _check_told_apart(bench: Bench) -> None:
-    """Refuse a loss against a whole model whose values mean nothing."""
+def _check_meaningful(bench: Bench) -> None:
+    """Refuse to bound a loss where the whole model's own values mean nothing."""
     why = bench.degenerate
     if why is not None:
         raise InputError(
@@ -103,8 +107,7 @@ def _checked(
     folder: Path, bench: Bench, options: ShrinkOptions, validation: ValidationSummary
 ) -> ShrinkResult:
     """Measure a saved folder, and say which of the targets it misses."""
-    models = measured_folder(folder, bench)
-    smaller = models[1]
+    whole, smaller = measured_folder(folder, bench)
     metric = bench.task.metric
     missed: list[str] = []
     if not smaller.reaches(options.target):
@@ -118,7 +121,7 @@ def _checked(
         bench,
         options,
         validation,
-        models=models,
+        models=(whole, smaller),
         chosen=1,
         reached=not missed,
         checked=str(folder),

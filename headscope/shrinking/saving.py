@@ -2,6 +2,9 @@
 
 :func:`save` writes the folder of ``shrink --save``, :func:`measured_folder` measures one for
 ``shrink --check``, and :func:`write_beside` is ``export``: one file more in a folder that is there.
+
+A *form* is a runtime and a precision; ``Files`` holds a model with its file in every form, written
+when it is asked for; a ``Bench`` measures models beside the whole one on the same data.
 """
 
 from __future__ import annotations
@@ -44,20 +47,22 @@ from headscope.tasks.text_rows import tokenised
 
 #: Largest difference of the metric between a model that was measured and its file opened again.
 _TOLERANCE = 0.01
-#: Largest difference of a float32 file's outputs from the model's, relative to the largest above 1.
+#: Largest difference of a float32 file's outputs from the model's, relative to the largest output
+#: if that exceeds 1.
 _FILE_TOLERANCE = 1e-4
-_COMPARED = 32  # Texts
+_COMPARED = 32  # Texts on which a file's outputs are compared with the model's
 #: Heads that may read two texts at once, which a graph tells apart by their token types.
 _PAIRS = ("classification", "question-answering")
-SERVED = "served"  # In ``headscope.json``: runtime and precision of the headline
+SERVED = "served"  # Key of ``headscope.json``: the form in which the folder is to be served
 
 
 def save(
     files: Files, form: Form, result: ShrinkResult, bench: Bench, folder: Path
 ) -> ShrinkResult:
-    """Write one folder; nothing of it is left if it does not hold what was measured.
+    """Write the chosen model into a folder, opened again and measured before it is kept.
 
-    Returns the result, which then says what was saved.
+    ``files`` are the model's, ``form`` is the one that was chosen, ``result`` says what was
+    measured. Returns the result, which then says what was saved too.
 
     Raises
     ------
@@ -68,6 +73,7 @@ def save(
     full_model = bench.full_model
     assert best is not None
     with whole_folder(folder) as temporary:
+        # the model, and its file of another runtime
         opens = write_model(
             files.model,
             temporary,
@@ -79,6 +85,7 @@ def save(
             _copy_graph(files.path(form), temporary / form.default_file)
         _record_form(form, temporary)
 
+        # opened again, and measured
         again = _opened(temporary, full_model)
         check_embeds(again, temporary)
         measured = _measured_again(again, form, temporary, bench)
@@ -90,8 +97,9 @@ def save(
                 result=result,
             )
 
-        sentences = (temporary / MODULES).is_file()
-        code, *_ = snippets(form, full_model, sentences=sentences, opens=opens)
+        # the card, which says how to open it
+        sentences = (temporary / MODULES).is_file()  # sentence-transformers opens the folder too
+        code = snippets(form, full_model, sentences=sentences, opens=opens)[0]
         saved = Saved(
             folder=str(folder),
             file=form.default_file,
@@ -107,7 +115,10 @@ def save(
 
 
 def _copy_graph(source: Path, target: Path) -> None:
-    """Copy a graph under another name; weights that lie beside it keep its name."""
+    """Copy a graph under another name, and the files with its weights accordingly.
+
+    ``model_int8.xml`` and ``model_int8.bin`` to ``model.xml`` -> ``model.xml``, ``model.bin``.
+    """
     target.parent.mkdir(exist_ok=True)
     for file in files_of_graph(source):
         name = file.name.replace(source.stem, target.stem, 1)
@@ -115,7 +126,7 @@ def _copy_graph(source: Path, target: Path) -> None:
 
 
 def _record_form(form: Form, folder: Path) -> None:
-    """Let a folder's manifest name the form of the headline."""
+    """Let a folder's manifest name the form in which it is to be served."""
     path = folder / MANIFEST
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest[SERVED] = _record_of(form)
@@ -128,20 +139,20 @@ def _record_of(form: Form) -> dict[str, str]:
 
 
 def _opened(folder: Path, full_model: LoadedModel) -> LoadedModel:
-    """Open a folder as the whole model was opened."""
+    """Open a folder in the dtype, and with the task head, of the whole model."""
     return load(str(folder.resolve()), dtype=full_model.dtype, task_head=full_model.task_head)
 
 
 def _measured_again(model: LoadedModel, form: Form, folder: Path, bench: Bench) -> float:
-    """Return the metric of the file of a form in a folder."""
+    """Return the metric of a folder's file in one form."""
     files = Files(model, folder, [], written={form: folder / form.default_file})
     return bench.measurement(model, files.served(form)).value.value or 0.0
 
 
 def measured_folder(folder: Path, bench: Bench) -> tuple[MeasuredModel, MeasuredModel]:
-    """Measure a folder, in the form that it was saved for, against the whole model.
+    """Measure a folder, in the form that it was saved for, beside the whole model.
 
-    That form is torch's where the folder does not say. Returns the whole model first.
+    The form is torch's where the folder does not say. Returns the whole model and the folder's.
 
     Raises
     ------
@@ -155,6 +166,8 @@ def measured_folder(folder: Path, bench: Bench) -> tuple[MeasuredModel, Measured
     if form != TORCH and not (folder / form.default_file).is_file():
         raise InputError(f"{folder} has lost its {form.default_file}; save the model anew.")
     need_runtimes([form.runtime])
+
+    # whether it was made of the whole model
     full_model = bench.full_model
     model = _opened(folder, full_model)
     same = type(model.network).__name__ == type(full_model.network).__name__
@@ -168,6 +181,8 @@ def measured_folder(folder: Path, bench: Bench) -> tuple[MeasuredModel, Measured
             f"{folder} has a vocabulary of {model.vocab_size:,} rows and {full_model.name} one of "
             f"{full_model.vocab_size:,}, so they read texts otherwise; save the model anew."
         )
+
+    # both, timed in turns
     files = Files(model, folder, [], written={form: folder / form.default_file})
     times = bench.times(model, files.served(form))
     return (
@@ -177,10 +192,10 @@ def measured_folder(folder: Path, bench: Bench) -> tuple[MeasuredModel, Measured
 
 
 def _form_of(folder: Path) -> Form:
-    """Read in which form a folder is served; torch's where it does not say."""
+    """Read from its manifest in which form a folder is served; torch's where it does not say."""
     try:
         record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))[SERVED]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):  # no manifest, or one that says nothing
         return TORCH
     for form in FORMS:
         if _record_of(form) == record:
@@ -191,7 +206,9 @@ def _form_of(folder: Path) -> Form:
 
 
 def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) -> str:
-    """Write one file into a model's folder; returns a sentence about it.
+    """Write a file in another form into a model's folder; returns a sentence about it.
+
+    ``text`` calibrates 8 bits, and the file is compared with the model on it.
 
     Raises
     ------
@@ -208,7 +225,7 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         files = Files(model, Path(temporary), texts)
 
-        # the file, opened again, beside the model
+        # the outputs of the file, opened again, and of the model
         batch = padded(rows[:_COMPARED], model.pad_id, model.device)
         with torch.no_grad():
             expected = output_of(model, batch)
@@ -221,7 +238,7 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
                 f"{folder}; please report this."
             )
 
-        # moved where its users look
+        # moved into the folder
         target.parent.mkdir(exist_ok=True)
         for file in files_of_graph(files.path(form)):
             os.replace(file, target.parent / file.name)

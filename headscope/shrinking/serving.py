@@ -1,5 +1,8 @@
 """A model in the form in which it is served: a runtime and a precision, one file, opened from disk.
 
+:class:`Form` names a form, :class:`Files` writes the file of a model in it and opens that file. All
+files are made from one ONNX graph in float32.
+
 =============  ==============  ====================================================================
 runtime        precision       how it is made
 =============  ==============  ====================================================================
@@ -7,9 +10,10 @@ torch          float32         the model itself, attention by SDPA
 onnxruntime    float32         one ONNX graph, pooling or task head in it
 onnxruntime    int8 dynamic    weights in 8 bits, activations rounded while it runs; no text needed
 openvino       float32         the ONNX graph, converted; told to compute in float32
-openvino       bfloat16        the same file as openvino opens it unasked, where the processor can
-openvino       int8            both in 8 bits by nncf, ranges of activations taken from calibration
-                               text; what is not in 8 bits is computed as openvino does unasked
+openvino       bfloat16        the same file, with openvino's default: bfloat16 where the processor
+                               has it
+openvino       int8            weights and activations in 8 bits by nncf, ranges of activations
+                               taken from calibration text; the rest with openvino's default
 =============  ==============  ====================================================================
 """
 
@@ -41,7 +45,7 @@ from headscope.data.token_rows import Padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.shrinking.options import RUNTIMES
 
-#: Packages that each runtime needs, and the extra that brings them.
+#: Packages that each runtime needs, and the extras of headscope that bring them.
 _NEEDS = {
     "onnxruntime": (("onnx", "onnxscript", "onnxruntime"), "export"),
     "openvino": (("onnx", "onnxscript", "openvino", "nncf"), "export,openvino"),
@@ -63,7 +67,7 @@ class Form:
     """What runs a model, and in which numbers."""
 
     runtime: str
-    precision: str  # ``float32``, ``bfloat16``, or one in 8 bits of the table above
+    precision: str  # As in the table above: ``float32``, ``bfloat16``, ``int8``, ``int8 dynamic``
 
     def __str__(self) -> str:
         return f"{self.runtime} {self.precision}"
@@ -75,14 +79,18 @@ class Form:
 
     @property
     def default_file(self) -> str:
-        """Its path as the one form of a saved folder, which sentence-transformers opens unasked."""
+        """The path of its file in a saved folder, which has one form only.
+
+        There even an int8 file has the name of the float32 one: sentence-transformers opens that
+        name unless it is told another.
+        """
         return Form(self.runtime, "float32").file
 
 
 #: Every form that a model may have, in the order in which they are measured.
 FORMS = tuple(Form(runtime, precision) for runtime, precision in _FILES)
 TORCH = Form("torch", "float32")
-GRAPH = Form("onnxruntime", "float32")  # Which every other file is made from
+GRAPH = Form("onnxruntime", "float32")  # Every other file is made from its graph
 
 
 # --- which runtimes there are ---------------------------------------------------------------------
@@ -107,9 +115,11 @@ def need_runtimes(runtimes: Sequence[str]) -> None:
 
 def lacks_vnni() -> bool:
     """Whether this is an x86 processor without instructions for products of 8-bit numbers."""
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    fast = ("avx512_vnni", "avx_vnni", "amx_int8")
-    return known.get("architecture") == "x86_64" and not any(known.get(name) for name in fast)
+    get_capabilities = getattr(torch.cpu, "get_capabilities", dict)  # not in every torch
+    capabilities: dict[str, Any] = get_capabilities()
+    if capabilities.get("architecture") != "x86_64":
+        return False
+    return not any(capabilities.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
 
 
 def installed_runtimes() -> tuple[str, ...]:
@@ -123,10 +133,10 @@ Served = LoadedModel | RuntimeFile  # A model as it is run in one form
 
 
 class Files:
-    """The files of one model, each written into ``folder`` when it is first asked for.
+    """One model, and its files in every form, each written into a folder when first asked for.
 
-    ``texts`` are batches of one text, from which ranges of activations are taken. ``written`` names
-    files that are there already, in a saved folder.
+    ``texts`` calibrate 8 bits: batches of one text, from which ranges of activations are taken.
+    ``written`` names files that are there already, in a saved folder.
     """
 
     def __init__(
@@ -161,7 +171,7 @@ class Files:
         return path
 
     def served(self, form: Form) -> Served:
-        """Return a model opened from its file; the one in memory for torch."""
+        """Return the model as a form runs it: opened from its file, or in memory for torch."""
         if form not in self._open:
             path = self.path(form)
             with _refusals(self.model, form):
@@ -172,24 +182,24 @@ class Files:
         return self._open[form]
 
     def megabytes(self, form: Form) -> float:
-        """Return what a form takes on the disk; of torch its weights in memory (1e6 bytes)."""
+        """Return the size of a form's file in megabytes (1e6 bytes); for torch of the weights."""
         if form == TORCH:
             return megabytes_of(self.model)
         return sum(file.stat().st_size for file in files_of_graph(self.path(form))) / 1e6
 
     def release(self) -> None:
-        """Let go of every file that is open; what is asked for again is opened again."""
+        """Close every open file; a form that is asked for again is opened again."""
         self._open = {TORCH: self.model}
 
     def close(self) -> None:
-        """Let go of everything that is open, and delete the files."""
+        """Close every open file, and delete the files."""
         self.release()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def megabytes_of(loaded: LoadedModel) -> float:
-    """Return what a model's parameters take, 1e6 bytes; tied ones count once."""
-    parameters = {id(p): p for p in loaded.network.parameters()}.values()
+    """Return the size of a model's parameters in megabytes (1e6 bytes); tied ones count once."""
+    parameters = loaded.network.parameters()
     return float(sum(p.numel() * p.element_size() for p in parameters)) / 1e6
 
 
@@ -199,7 +209,7 @@ def files_of_graph(path: Path) -> list[Path]:
     return [file for file in candidates if file.is_file()]
 
 
-def _write_dynamic(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
+def _write_int8_dynamic(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
     quantize(graph, path)
 
 
@@ -212,8 +222,8 @@ def _write_openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> No
     """Quantise by nncf, with ranges of activations from ``texts``."""
     openvino = without_telemetry("openvino")
     nncf = without_telemetry("nncf")
-    session = OnnxFile(graph)  # which knows the inputs that the file asks for
-    inputs = [session.feed(*batch.inputs) for batch in texts]
+    onnx_file = OnnxFile(graph)  # it knows which inputs the graph takes
+    inputs = [onnx_file.feed(*batch.inputs) for batch in texts]
     small = nncf.quantize(
         openvino.convert_model(str(graph)),
         nncf.Dataset(inputs),
@@ -223,9 +233,10 @@ def _write_openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> No
     openvino.save_model(small, str(path), compress_to_fp16=False)
 
 
-#: What makes the file of a form from the ONNX graph in float32, and texts to calibrate on.
+#: The function that writes the file of a form: from the ONNX graph, to a path, with calibration
+#: texts.
 _WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], None]] = {
-    Form("onnxruntime", "int8 dynamic"): _write_dynamic,
+    Form("onnxruntime", "int8 dynamic"): _write_int8_dynamic,
     Form("openvino", "float32"): _write_openvino,
     Form("openvino", "bfloat16"): _write_openvino,
     Form("openvino", "int8"): _write_openvino_int8,
@@ -234,7 +245,7 @@ _WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], None]] = {
 
 @contextmanager
 def _refusals(model: LoadedModel, form: Form) -> Iterator[None]:
-    """Turn whatever a runtime raises into one sentence."""
+    """Turn whatever a runtime raises into an UnsupportedModelError of one sentence."""
     try:
         yield
     except (InputError, UnsupportedModelError):

@@ -1,4 +1,11 @@
-"""What a run reads: evaluation data, training text, text of another kind, without overlap."""
+"""What a run of ``shrink`` reads: evaluation data, training text and text of another kind.
+
+The evaluation data judge the models. The training text distils them and calibrates 8 bits; no
+sentence of it is in the evaluation data. The text of another kind, on which models are compared
+too, has no sentence of either.
+
+:func:`read_all` reads them; the :class:`Texts` that it returns tokenises them when asked.
+"""
 
 from __future__ import annotations
 
@@ -19,33 +26,34 @@ from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.text_rows import masked, tokenised
 
-#: Fewer sentences than this teach little.
-FEW = 2000
-MOST = 10_000  # Texts of another kind that are read
-MOST_TRAINING = 200_000  # Texts that train: ten times what five minutes on a CPU get through
-#: Tasks whose models read plain sentences, one by one, whatever their data are.
+FEW = 2000  # Fewer sentences than this teach little
+MOST = 10_000  # Texts of another kind that are read, at most
+#: Training texts that are read, at most: ten times what five minutes on a CPU get through.
+MOST_TRAINING = 200_000
+#: Tasks whose models read plain sentences, one by one, whatever the form of their data.
 _SENTENCES = ("fidelity", "mlm", "retrieval")
 
 
 @dataclass
 class Texts:
-    """Everything that was read, and the rows of tokens that the models of a run make of it.
+    """Everything that was read, and the token ids of each text, a :class:`Row`.
 
-    All of them are the whole model with fewer parts, so they read every text alike.
+    All models of a run are the whole one with fewer parts, so they tokenise every text alike: rows
+    are made once and kept.
     """
 
-    task: str
-    limit: int | None
+    task: str  # By which the models are measured
+    limit: int | None  # How many examples were drawn of the evaluation data; None for all
     seed: int
     evaluation: Examples
-    training: Examples  # Without any sentence of the evaluation data
-    other: Examples | None  # Text of another kind, without a sentence of either
-    names: tuple[str, ...]  # Names of the files that train
-    plain: bool  # Whether plain sentences train, not pairs or tagged words
-    dropped: int  # Training sentences that were left out, since they are in the data
+    training: Examples
+    other: Examples | None  # Text of another kind
+    names: tuple[str, ...]  # Names of the files of training text; empty for the built-in sample
+    plain: bool  # Whether the training text is plain sentences, not pairs or tagged words
+    dropped: int  # Training sentences that were left out, since the evaluation data have them
     warnings: list[str] = field(default_factory=list)
-    _rows: list[Row] | None = None
-    _other_rows: list[Row] | None = None
+    _rows: list[Row] | None = None  # Of the training text; None before it is tokenised
+    _other_rows: list[Row] | None = None  # Of the text of another kind
 
     def evaluation_task(self, model: LoadedModel) -> Task:
         """Tokenise the evaluation data."""
@@ -57,7 +65,7 @@ class Texts:
         Of many texts :data:`MOST` are drawn; what is too long for the model is left out.
         """
         if self._other_rows is None:
-            texts = self.other.texts if self.other else ()
+            texts = () if self.other is None else self.other.texts
             drawn = random.Random(self.seed).sample(texts, min(len(texts), MOST))
             prompt = _prompt(model)
             self._other_rows, _ = tokenised(model, [prompt + text for text in drawn])
@@ -72,21 +80,24 @@ class Texts:
             If fewer than two texts fit the model.
         """
         if self._rows is None:
-            self._rows = self._tokenised(model) if len(self.training) else []
+            self._rows = self._tokenised_training(model) if len(self.training) > 0 else []
         return self._rows
 
-    def _tokenised(self, model: LoadedModel) -> list[Row]:
-        """Tokenise the training text; what is too long is left out of it, with a warning."""
+    def _tokenised_training(self, model: LoadedModel) -> list[Row]:
+        """Tokenise the training text; lines that are too long are left out, with a warning."""
+        # examples of the task's own kind, as the task reads them
         if not self.plain:
             task = make_task(self.task, self.training, model, seed=self.seed + 1)
             return list(task.rows)
+
+        # plain sentences, with masked tokens where the model fills them in
         prompt = _prompt(model)
         texts = self.training.texts
         prompted = [prompt + text for text in texts]
         if self.task == "mlm":
             rows, _ = tokenised(model, prompted)
             return masked(rows, model, self.seed + 1)
-        encoded = list(encode_rows(model, prompted, None))
+        encoded = list(encode_rows(model, prompted, None))  # None for a line that is too long
         fitting = [i for i, row in enumerate(encoded) if row is not None]
         if len(fitting) < 2:
             raise InputError(
@@ -105,8 +116,8 @@ class Texts:
 
 
 def _prompt(model: LoadedModel) -> str:
-    """Return what stands before every text of a model that embeds."""
-    return "" if model.task_head else model.pooling.prompt
+    """Return the prompt that stands before every text of a model that embeds, if it has one."""
+    return model.pooling.prompt if model.task_head is None else ""
 
 
 def read_all(
@@ -122,18 +133,34 @@ def read_all(
     calibrates: bool = True,
     reads_pairs: bool = False,
 ) -> Texts:
-    """Read every file, and leave out of each text the sentences of what it must not share.
+    """Read every file, and leave out of each text the sentences that it must not share.
 
-    ``trains`` says that a smaller model is wanted, ``distils`` that it is trained for some minutes,
-    ``calibrates`` that anything is made at all: a folder that is only checked needs no such text;
-    ``reads_pairs`` that the model is a cross-encoder, which reads no sentence alone.
+    Parameters
+    ----------
+    task : str
+        By which the models are measured.
+    data, text, other_text
+        The evaluation data, files of training text, and a file of text of another kind; None, or no
+        file, for the built-in sample.
+    limit : int or None
+        How many examples are drawn of the evaluation data.
+    seed : int
+        Of what is drawn.
+    trains : bool
+        Whether a smaller model is to be made.
+    distils : bool
+        Whether it is trained, for some minutes.
+    calibrates : bool
+        Whether any model is made: a folder that is only checked needs no training text.
+    reads_pairs : bool
+        Whether the model is a cross-encoder, which reads pairs of texts, never one alone.
     """
     first_half, second_half = _sample_halves(seed)
 
-    # what judges
+    # evaluation data
     evaluation = _evaluation(task, data, second_half, limit=limit, seed=seed)
 
-    # what trains and calibrates
+    # training text
     plain = _reads_sentences(task, evaluation, reads_pairs=reads_pairs)
     if not plain and not text and trains:
         raise InputError(
@@ -141,12 +168,12 @@ def read_all(
             "(labels in them are not used)."
         )
     files: list[Examples] = []
-    training = Examples("", "", first=())
+    training = Examples(name="", sha256="", first=())
     if calibrates:
         files = [read_texts(path) if plain else read_examples(task, path) for path in text]
         training = _training(files, plain=plain, half=first_half, evaluation=evaluation)
     apart = without_shared(training, evaluation)
-    if apart.same and text:
+    if apart.same and text:  # fewer than two sentences would be left
         raise InputError(
             f"{training.name} holds nothing but sentences of the evaluation data, on which nothing "
             "may be trained or calibrated; give other text."
@@ -175,7 +202,7 @@ def _evaluation(
     limit: int | None,
     seed: int,
 ) -> Examples:
-    """Read what judges; for a task without labels by default one half of the sample."""
+    """Read the evaluation data; for a task without labels by default ``half`` of the sample."""
     if data is None and task in ("fidelity", "mlm"):
         named = dataclasses.replace(half, name=f"{half.name}, one half")
         return named.draw(limit, seed)
@@ -194,9 +221,10 @@ def _reads_sentences(task: str, evaluation: Examples, *, reads_pairs: bool) -> b
 def _training(
     files: Sequence[Examples], *, plain: bool, half: Examples, evaluation: Examples
 ) -> Examples:
-    """Join files of sentences; by default the other half of the sample.
+    """Join files of plain sentences; by default take ``half`` of the sample.
 
-    Examples of another kind come from one file, or they are the evaluation data themselves.
+    Examples of another kind come from one file. By default they are the evaluation data, which then
+    calibrate 8 bits; nothing is trained on them.
     """
     if plain:
         named = dataclasses.replace(half, name=f"{half.name}, the other half")
@@ -209,7 +237,7 @@ def _training(
 def _drawn_training(
     training: Examples, *, plain: bool, distils: bool, seed: int
 ) -> tuple[Examples, list[str]]:
-    """Draw from a training text that is too long; returns it with warnings about its length."""
+    """Draw sentences of a training text that is too long; returns warnings about its length too."""
     warnings: list[str] = []
     if plain and len(training) > MOST_TRAINING:
         warnings.append(
@@ -228,26 +256,28 @@ def _drawn_training(
 def _other_text(
     path: str | Path | None, half: Examples, training: Examples, evaluation: Examples
 ) -> Examples | None:
-    """Read text of another kind, by default one half of the sample, without what both others have.
+    """Read text of another kind, by default ``half`` of the sample.
 
-    None where fewer than two texts are left.
+    Sentences of the training text or of the evaluation data are left out; None where fewer than two
+    are left.
     """
-    text = read_texts(path) if path else half
+    text = half if path is None else read_texts(path)
     untrained = without_shared(text, training).examples
     unseen = without_shared(untrained, evaluation)
-    too_few = unseen.same or len(unseen.examples) < 2
-    return None if too_few else unseen.examples
+    if unseen.same or len(unseen.examples) < 2:  # ``same``: the evaluation data hold nearly all
+        return None
+    return unseen.examples
 
 
 def _sample_halves(seed: int) -> tuple[Examples, Examples]:
-    """Split the built-in sample at random: by default one half trains, and the other judges."""
+    """Split the built-in sample at random: by default the first half trains, the second judges."""
     sample = sample_texts()
     order = random.Random(seed).sample(range(len(sample)), len(sample))
     return sample.pick(sorted(order[::2])), sample.pick(sorted(order[1::2]))
 
 
 def _joined(texts: Sequence[Examples]) -> Examples:
-    """Put the lines of several texts behind each other, each line once."""
+    """Join the lines of several texts, each line once."""
     lines = dict.fromkeys(chain.from_iterable(text.texts for text in texts))
     return Examples(
         name=" + ".join(text.name for text in texts),

@@ -1,4 +1,9 @@
-"""The first rung of ``headscope shrink``: the whole model in every form that a runtime serves."""
+"""The first rung of ``headscope shrink``: the whole model in every form that a runtime serves.
+
+A *form* is a runtime and a precision, such as openvino int8. How far its outputs are from those in
+torch is said by two things: the *distance*, a mean loss on calibration text by which forms are
+chosen; and the metric on the evaluation data, by which they are judged.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from headscope.shrinking.elsewhere import as_model
 from headscope.shrinking.result import MeasuredModel, Target
 from headscope.shrinking.serving import FORMS, TORCH, Form
 
-ROUNDING = 1e-5  # A mean loss on calibration text up to which a form is the model itself
+ROUNDING = 1e-5  # A form whose distance is no larger is exact: the model itself up to rounding
 
 
 class WholeModel:
@@ -21,24 +26,24 @@ class WholeModel:
 
     def __init__(self, bench: Bench, *, compare_all: bool, tell: Progress) -> None:
         self._bench = bench
-        #: Whether every form is compared on text of another kind, or only those that are named to
-        #: :meth:`compare_elsewhere`
+        #: Whether every form is compared with torch on text of another kind too; else only forms
+        #: for which :meth:`compare_elsewhere` is called
         self._compare_all = compare_all
         self._tell = tell
         self.models: list[MeasuredModel] = []  # In torch first
         self.refused: list[str] = []  # Sentences about forms that are not used
         self.distances: dict[Form, float] = {}  # Mean loss on calibration text
-        self.forms: list[Form] = []  # In which smaller models may be served, the fastest first
+        self.forms: list[Form] = []  # Usable forms of the runtimes asked for, the fastest first
 
     def measure(self, runtimes: Sequence[str]) -> None:
-        """Measure torch and every form of the runtimes, and let an exact file teach."""
+        """Measure torch and every form of the runtimes, and choose the teacher."""
         candidates = [form for form in FORMS if form == TORCH or form.runtime in runtimes]
         for i, form in enumerate(candidates):
             self._tell("whole model", i, len(candidates))
             self._measure_form(form)
         usable = [form for form in self.distances if form.runtime in runtimes] or [TORCH]
         self.forms = sorted(usable, key=self._speed, reverse=True)
-        self._let_an_exact_file_teach()
+        self._choose_teacher()
         self.compare_elsewhere(self.forms[0])
 
     def _measure_form(self, form: Form) -> None:
@@ -51,7 +56,7 @@ class WholeModel:
             self.refused.append(str(error))
             return
         distance = bench.distance(bench.full_model, served)
-        if distance <= RUINED:  # by calibration text: the evaluation data choose nothing
+        if distance <= RUINED:
             exact = distance <= ROUNDING
             model = bench.measured(
                 files,
@@ -71,8 +76,11 @@ class WholeModel:
         del served
         release_memory()
 
-    def _let_an_exact_file_teach(self) -> None:
-        """Take the whole model's outputs from the fastest file that gives the same ones sooner."""
+    def _choose_teacher(self) -> None:
+        """Let distillation learn from the fastest float32 form that is exact.
+
+        Its file gives the whole model's own outputs sooner than torch does.
+        """
         bench = self._bench
         for form in self.forms:
             if form.precision == "float32" and self.distances[form] <= ROUNDING:
@@ -104,7 +112,7 @@ class WholeModel:
         return min(self.forms, key=lambda form: self.model(form).megabytes)
 
     def least_lossy_first(self) -> list[Form]:
-        """Order the forms by their loss on calibration text."""
+        """Order all measured forms by their distance on calibration text."""
         return sorted(self.forms, key=self.distances.__getitem__)
 
     def least_lossy_that_reaches(self, target: Target) -> Form | None:

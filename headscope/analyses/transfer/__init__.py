@@ -2,8 +2,9 @@
 
 :mod:`~headscope.analyses.transfer.plan` says which runs there are,
 :mod:`~headscope.analyses.transfer.runner` does them one after the other,
-:mod:`~headscope.analyses.transfer.fine_tuning` is one of them, and
-:mod:`~headscope.analyses.transfer.summary` sums up those that differ in their seed.
+:mod:`~headscope.analyses.transfer.fine_tuning` does a single one, and
+:mod:`~headscope.analyses.transfer.summary` sums up runs that differ in their seed. Below are the
+command's options.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""One fine-tuning: some of a model's parameters and a linear classifier, by Adam, stopped early."""
+"""One fine-tuning: some of a model's parameters and a linear classifier, by Adam, stopped early.
+
+:func:`fine_tune` is the entry point. An ``Embed`` takes examples and some of their indices, and
+gives the embeddings that the classifier reads, (indices, d).
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,13 @@ from headscope.models.surgery.trainable import choose
 from headscope.stats.statistics import finite
 
 CLASSIFIER_RATE = 3e-3  # Learning rate of the classifier where more than the classifier is trained.
-START = 0.02  # Standard deviation of the classifier's first weights (as BERT's).
+START = 0.02  # Standard deviation of the classifier's first weights, as in BERT
 WARM_UP = 0.1  # Share of the steps over which the rate rises from 0; it then falls to 0.
-#: A training loss that ends this many times above its start has diverged. A run that learns nothing
-#: ends about where it started: on one side or the other, as its last batches happen to be.
+#: A run has diverged if its training loss ends at more than so many times its start. A run that
+#: learns nothing ends a little above or below its start, as its last batches happen to be.
 DIVERGED = 1.1
-VALIDATIONS = 5  # How often a run validates, if it is not stopped early.
-POOL = 8  # Batches that are sorted by length together, so that little is padded.
+VALIDATIONS = 5  # How often a run validates, if it is not stopped early
+POOL = 8  # So many batches are sorted by length together, so that little is padded
 
 
 class OutOfTime(Exception):  # noqa: N818
@@ -46,7 +50,7 @@ class Outcome:
     validation_loss: float  # At that step; infinite where no loss was finite
     #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
-    #: Classifies examples, (n,), by the model of that step
+    #: Returns the classes of some examples, (n,), by the model of that step
     predict: Callable[[Split], Array] = field(repr=False)
 
 
@@ -65,9 +69,30 @@ def fine_tune(
 ) -> Outcome:
     """Train the variant's parameters; keep the step that is best on the validation examples.
 
-    ``rate`` is that of the classifier where it is trained alone, else of everything else. Training
-    ends with the last step, or where validation brings nothing for a while. ``check_time`` is
-    called before each validation, and may raise :class:`OutOfTime`.
+    Training ends with the last step, or after ``options.patience`` validations without a lower
+    loss.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        Left as it is.
+    variant : str
+        What is trained beside the classifier, as :func:`choose` names it; ``head`` for nothing.
+    frozen : FrozenEmbeddings
+        Embeddings by ``loaded``.
+    options : TransferOptions
+        Steps, batch size and patience are taken from them.
+    train, validation : Split
+        Training examples, and those that the step is chosen by.
+    rate : float
+        Learning rate of the variant's parameters; in the variant ``head`` of the classifier, which
+        else has its own.
+    n_classes : int
+        Outputs of the classifier.
+    seed : int
+        Of the classifier's start, the order of examples, and what the variant draws.
+    check_time : callable
+        Called before each validation; may raise :class:`OutOfTime`.
     """
     # what is trained
     generator = torch.Generator().manual_seed(seed)
@@ -89,7 +114,7 @@ def fine_tune(
 
     # steps
     steps = options.steps
-    between_validations = -(-steps // VALIDATIONS)
+    between_validations = math.ceil(steps / VALIDATIONS)
     n_waited = 0
     batches = _batches(train, options.batch, generator)
     for step, indices in zip(range(1, steps + 1), batches, strict=False):
@@ -138,12 +163,16 @@ def _classifier(frozen: FrozenEmbeddings, n_classes: int, generator: torch.Gener
 
 
 def _group(parameters: Iterable[nn.Parameter], rate: float) -> dict[str, Any]:
-    """Describe parameters for an optimiser; ``peak`` is the rate that theirs rises to."""
+    """Make a group of parameters for an optimiser; ``peak`` is its highest learning rate."""
     return {"params": list(parameters), "peak": rate}
 
 
 def _share_of_rate(step: int, steps: int) -> float:
-    """Let the rate rise over the first steps, and then fall to 0."""
+    """Return the share of its peak that the learning rate has at a step, counted from 1.
+
+    It rises over the first :data:`WARM_UP` of the steps, then falls to 0: of 20 steps 1/2, 1,
+    18/19, 17/19, ..., 1/19.
+    """
     rising = max(1, round(WARM_UP * steps))
     falling = (steps - step + 1) / max(1, steps - rising + 1)
     return min(step / rising, falling)
@@ -171,10 +200,10 @@ class _Progress:
         self.best_step: int | None = None  # None where no validation loss was finite
         self.best_loss = math.inf
         self.curve: list[CurvePoint] = []
-        self.losses: list[float] = []  # Since the last validation
+        self.losses: list[float] = []  # Training losses since the last validation
 
     def validate(self, embed: Embed, step: int) -> None:
-        """Validate; remember the tensors if no step before was as good."""
+        """Add a point to the curve; remember the tensors if no step before had as low a loss."""
         loss, accuracy = _evaluate(embed, self._classifier, self._validation)
         if math.isfinite(loss) and loss < self.best_loss:
             self.best_loss = loss
@@ -185,7 +214,7 @@ class _Progress:
         self.losses.clear()
 
     def stop_without_loss(self, embed: Embed, step: int) -> None:
-        """Note that the training loss is not finite any more."""
+        """Add a last point, where the training loss is not finite any more."""
         _, accuracy = _evaluate(embed, self._classifier, self._validation)
         self.curve.append(CurvePoint(step, None, None, accuracy))
 
@@ -214,7 +243,10 @@ def _evaluate(embed: Embed, classifier: nn.Linear, examples: Split) -> _Evaluati
 
 
 def _batches(train: Split, size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Yield batches of about equal lengths without end; every example once a pass."""
+    """Yield batches of texts of about equal lengths, as indices, without end.
+
+    Every example comes once in each pass.
+    """
     while True:
         order = torch.randperm(len(train), generator=generator).tolist()
         for start in range(0, len(order), POOL * size):

@@ -1,4 +1,8 @@
-"""Labelled examples for training, validation and test, tokenised for a model."""
+"""Labelled examples for training, validation and test, tokenised for a model.
+
+:func:`read` reads the texts, :func:`tokenised_splits` tokenises them and splits the validation part
+off, and :func:`subset` draws the training examples of one run.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +29,23 @@ from headscope.models.run.loaded import LoadedModel
 #: One in VALIDATION training examples is used for validation, at most MOST_VALIDATION of them.
 VALIDATION = 5
 MOST_VALIDATION = 100
-FEWEST = 10  # Fewest examples of the training file, and of the test file.
+FEWEST = 10  # Fewest examples of the training file, and of the test file
 
 
 @dataclass(frozen=True)
 class Source:
-    """What was read."""
+    """The texts and labels that were read."""
 
-    name: str  # Of both files together, for the result's provenance.
-    sha256: str
-    task: str  # What is classified.
-    train: Examples  # As they were read, not shared.
+    name: str  # Of both files together, for the result's provenance
+    sha256: str  # Of both files together
+    task: str  # What is classified
+    train: Examples  # Training examples that the test does not have
     test: Examples
-    shared: int  # Training examples that were left out, as the test has them too.
+    shared: int  # Training examples that were left out, since the test has them too
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of both files is not read."""
+        """Sentences about what was not read of either file."""
         return tuple(dict.fromkeys((*self.train.notes, *self.test.notes)))
 
 
@@ -49,9 +53,9 @@ class Source:
 class Split:
     """The training, validation or test examples, as a model reads them."""
 
-    rows: tuple[Row, ...]  # Token ids of each.
-    labels: Tensor  # (n,). Class numbers.
-    words: tuple[tuple[str, ...], ...]  # What a baseline without a model reads.
+    rows: tuple[Row, ...]  # The token ids of each text, or pair of texts
+    labels: Tensor  # (n,): class numbers
+    words: tuple[tuple[str, ...], ...]  # The words of each, for a baseline without a model
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -64,22 +68,22 @@ class Split:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Examples for training, validation and test, which share none."""
+    """Examples for training, validation and test; no example is in two of them."""
 
-    classes: tuple[str, ...]  # In the order of their numbers.
+    classes: tuple[str, ...]  # Names, in the order of the class numbers
     train: Split
-    validation: Split  # What chooses step and rate.
-    test: Split  # What accuracy is of.
-    dropped: int  # Training examples that are in none of the three.
+    validation: Split  # Chooses the step and the learning rate
+    test: Split  # Measures the accuracy
+    dropped: int  # Training examples left out: shared with the test, or too long for the model
 
 
 def read(options: TransferOptions) -> Source:
-    """Read both files, or derive the built-in task; draw at most as many examples as the limits."""
+    """Read both files, or make the built-in task; draw at most as many examples as the limits."""
     training, testing, task = _read_files(options)
 
-    # without training examples whose texts a test example has
-    tested = set(_texts(testing))
-    unshared = [i for i, text in enumerate(_texts(training)) if text not in tested]
+    # leave out training examples whose texts a test example has
+    tested = set(_compared_texts(testing))
+    unshared = [i for i, texts in enumerate(_compared_texts(training)) if texts not in tested]
     if len(unshared) < FEWEST:
         raise CorpusError(
             f"{training.name} has {len(unshared)} examples that {testing.name} does not have too; "
@@ -132,18 +136,25 @@ def _read_files(options: TransferOptions) -> tuple[Examples, Examples, str]:
     return training, testing, task
 
 
-def _texts(examples: Examples) -> list[tuple[str, str]]:
-    """Return both texts of every example, the second empty where there is one; spaces aside."""
-    second = examples.second or ("",) * len(examples)
+def _compared_texts(examples: Examples) -> list[tuple[str, str]]:
+    """Return both texts of every example, without extra spaces: ``("a cat", "it sat")``.
+
+    The second one is empty where an example has one text.
+    """
     return [
-        (" ".join(text.split()), " ".join(other.split()))
-        for text, other in zip(examples.first, second, strict=True)
+        (" ".join(first.split()), " ".join(second.split()))
+        for first, second in zip(examples.first, _second_texts(examples), strict=True)
     ]
 
 
+def _second_texts(examples: Examples) -> Sequence[str]:
+    """Return the second text of every example; empty ones where examples have one text."""
+    return [""] * len(examples) if examples.second is None else examples.second
+
+
 def _drawn(examples: Examples, limit: int, seed: int) -> Examples:
-    """Draw examples at random: the first lines of a file may be sorted by class."""
-    if not limit or limit >= len(examples):
+    """Draw ``limit`` examples at random, 0 for all: a file may be sorted by class."""
+    if limit == 0 or limit >= len(examples):
         return examples
     drawn = np.random.default_rng((abs(seed), 1)).permutation(len(examples))[:limit]
     return examples.pick(np.sort(drawn).tolist())
@@ -175,10 +186,10 @@ def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) ->
             f"the model's limit of {loaded.max_length} tokens."
         )
     labels = examples.labels or ()
-    second = examples.second or ("",) * len(examples)
+    second = _second_texts(examples)
     words: list[tuple[str, ...]] = []
     for row in rows:
-        # Words of a second text are told apart from the first one's.
+        # "a cat", "it sat" -> ("a", "cat", "2:it", "2:sat")
         words_of_first = [word.lower() for word in split_words(examples.first[row.index])]
         words_of_second = [f"2:{word.lower()}" for word in split_words(second[row.index])]
         words.append((*words_of_first, *words_of_second))
@@ -187,6 +198,6 @@ def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) ->
 
 
 def subset(train: Split, size: int, seed: int) -> Split:
-    """Return the training examples of one run: a smaller size is part of a larger one."""
+    """Draw the training examples of one run: for one seed, a smaller size is part of a larger."""
     order: Array = np.random.default_rng((abs(seed), 3)).permutation(len(train))
     return train.pick(order[:size].tolist())

@@ -1,4 +1,12 @@
-"""Which runs of ``headscope transfer`` there are, in which order, at which learning rates."""
+"""Which runs of ``headscope transfer`` there are, in which order, at which learning rates.
+
+A *variant* says what is trained beside the classifier: ``layernorm``, ``attention``, ``all``, or
+nothing (``head``). A :class:`Cell` is one variant, from pretrained or random weights, with one
+number of training examples (its *size*); the runs of a cell differ in their seed.
+
+:func:`make_plan` lays out the cells, :meth:`Plan.runs` puts their runs in order, and
+:func:`rate_grid` gives the learning rates to try.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +17,11 @@ from headscope.analyses.transfer import TRAINED, TransferOptions
 from headscope.analyses.transfer.result import TransferCase
 from headscope.core.errors import InputError
 
-#: Variants whose spread over seeds and divergence are compared at the smallest size.
-SPREAD = ("attention", "layernorm")
-FACTORS = (3.0, 10.0)  # Multiples of the best rate at which divergence is counted as well.
-#: Variants that are compared with LayerNorm as equally large ones.
+#: Variants of which it is compared, at the smallest size, how much the accuracy varies over seeds
+#: and how often runs diverge.
+STABILITY = ("attention", "layernorm")
+FACTORS = (3.0, 10.0)  # Multiples of the best rate at which diverged runs are counted as well
+#: Variants that train as many numbers as LayerNorm has.
 EQUAL = ("weights", "biases", "lora")
 #: The grid of learning rates that the search for each variant's best one starts from.
 RATES: dict[str, tuple[float, ...]] = {
@@ -25,8 +34,9 @@ RATES: dict[str, tuple[float, ...]] = {
     "attention": (5e-5, 2e-4, 8e-4),
     "all": (3e-5, 1e-4, 4e-4),
 }
-_LARGEST = (*EQUAL, "all_biases")  # Variants that are run at the largest size only.
-#: Cells at the largest size that claims 8 and 9 compare, by variant and start.
+_LARGEST = (*EQUAL, "all_biases")  # Variants that are run at the largest size only
+#: Cells at the largest size that the command's claims compare: what is trained, and from which
+#: weights. Their runs come first.
 _COMPARED = (
     ("layernorm", "pretrained"),
     ("weights", "pretrained"),
@@ -36,71 +46,76 @@ _COMPARED = (
     ("all", "pretrained"),
     ("layernorm", "random"),
 )
-SMALL = 64  # The size that is small where the caller names none.
+SMALL = 64  # The smaller one of the two sizes that are used where the caller names none
 
 
 @dataclass(frozen=True)
 class Cell(TransferCase):
-    """Runs that differ in their seed alone."""
+    """One variant, from one kind of weights, with one number of training examples."""
 
-    seeds: int  # How many there are to be
+    seeds: int  # How many runs there are to be, which differ in their seed alone
 
 
 @dataclass(frozen=True)
-class Step:
-    """A run, or (the first of a cell) the search for its cell's learning rate."""
+class PlannedRun:
+    """A run of a cell; the first one also searches the cell's learning rate."""
 
     cell: Cell
-    seed: int  # Added to the first seed; every factor has different ones
+    seed_offset: int  # Added to the command's seed
     factor: float = 1.0  # Its rate, in units of the cell's best one
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells, and in :meth:`steps` the order of their runs."""
+    """All cells, and in :meth:`runs` the order of their runs."""
 
-    cells: tuple[Cell, ...]  # By start, size and variant
+    cells: tuple[Cell, ...]  # By kind of weights, size and variant
     sizes: tuple[int, ...]  # Ascending
 
-    def steps(self) -> Iterator[Step]:
-        """Yield what claims need, seed by seed, then the rest: a short budget costs seeds first."""
+    def runs(self) -> Iterator[PlannedRun]:
+        """Yield the runs that claims need, seed by seed, then the others.
+
+        So a budget that is too short costs seeds before it costs comparisons.
+        """
         at_largest_size = {
             (cell.variant, cell.weights): cell for cell in self.cells if cell.size == self.sizes[-1]
         }
-        compared = [at_largest_size[pair] for pair in _COMPARED if pair in at_largest_size]
-        spread = [cell for cell in self.cells if self._shows_spread(cell)]
-        needed = list(dict.fromkeys([*compared, *spread]))
-        # Cells that also run at multiples of their best rate, only if both variants are there.
+        compared = [at_largest_size[key] for key in _COMPARED if key in at_largest_size]
+        stability = [cell for cell in self.cells if self._shows_stability(cell)]
+        needed = list(dict.fromkeys([*compared, *stability]))  # each once
+        # Both variants also run at multiples of their best rates, or neither does.
         stressed: list[Cell] = []
-        if len(spread) == len(SPREAD):
-            stressed = [cell for cell in needed if cell in spread]
+        if len(stability) == len(STABILITY):
+            stressed = [cell for cell in needed if cell in stability]
         yield from _rounds(needed, stressed)
         yield from _rounds([cell for cell in self.cells if cell not in needed], [])
 
-    def _shows_spread(self, cell: Cell) -> bool:
-        """Whether a cell is one of those whose spread over seeds is compared."""
+    def _shows_stability(self, cell: Cell) -> bool:
+        """Whether a cell is one of those whose stability is compared."""
         smallest = cell.weights == "pretrained" and cell.size == self.sizes[0]
-        return smallest and cell.variant in SPREAD
+        return smallest and cell.variant in STABILITY
 
 
-def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
+def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[PlannedRun]:
     """Yield each cell's first run, then each one's second, and so on.
 
-    After each round come the same runs of the ``stressed`` cells at higher rates.
+    After each round come runs of the ``stressed`` cells at 3 and 10 times their best rates, with
+    other seeds: of a cell with 5 seeds, offsets 0 to 4 are at the best rate, 5 to 9 at 3 times the
+    rate, 10 to 14 at 10 times.
     """
     most_seeds = max((cell.seeds for cell in cells), default=0)
     for number in range(most_seeds):
         for cell in cells:
             if number < cell.seeds:
-                yield Step(cell, number)
+                yield PlannedRun(cell, number)
         for i, factor in enumerate(FACTORS, start=1):
             for cell in stressed:
                 if number < cell.seeds:
-                    yield Step(cell, i * cell.seeds + number, factor)
+                    yield PlannedRun(cell, i * cell.seeds + number, factor)
 
 
 def make_plan(available: int, options: TransferOptions) -> Plan:
-    """Lay out all runs, with ``available`` training examples.
+    """Lay out the cells, with ``available`` training examples.
 
     Raises
     ------
@@ -112,6 +127,8 @@ def make_plan(available: int, options: TransferOptions) -> Plan:
         raise InputError("No variant is left to train; name one, such as layernorm.")
     if min(options.seeds, options.spread_seeds) < 1:
         raise InputError("Give one seed or more for seeds and spread_seeds.")
+
+    # from pretrained weights every variant and size, from random ones the largest size
     sizes = _sizes(options.sizes, available)
     smallest = sizes[0]
     largest = sizes[-1]
@@ -121,7 +138,7 @@ def make_plan(available: int, options: TransferOptions) -> Plan:
             if variant not in options.variants or (variant in _LARGEST and size != largest):
                 continue
             seeds = options.seeds
-            if variant in SPREAD and size == smallest:
+            if variant in STABILITY and size == smallest:
                 seeds = max(seeds, options.spread_seeds)
             cells.append(Cell(variant, "pretrained", size, seeds))
     random = [variant for variant in TRAINED if variant in options.random]
@@ -150,19 +167,26 @@ def _check_names(variants: Iterable[str]) -> None:
             raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
 
 
-def rate_beyond(rates: Iterable[float], best: float) -> float | None:
-    """Return the rate that a grid grows by where its best one lies at an edge; else None."""
+def rate_beyond_edge(rates: Iterable[float], best: float) -> float | None:
+    """Return the next rate to try where the best one so far is the lowest or the highest.
+
+    As far from it as its neighbour on the other side: rates 0.1, 0.3, 1 and best 1 -> 3.3. None
+    where rates on both sides of the best one were tried, or only one rate.
+    """
     ordered = sorted(rates)
     if len(ordered) < 2 or best not in (ordered[0], ordered[-1]):
         return None
-    inner = ordered[1] if best == ordered[0] else ordered[-2]
-    return float(f"{best * best / inner:.2g}")
+    neighbour = ordered[1] if best == ordered[0] else ordered[-2]
+    return float(f"{best * best / neighbour:.2g}")
 
 
 def rate_grid(
     rates: Mapping[str, Sequence[float]] | None, search: bool
 ) -> dict[str, tuple[float, ...]]:
-    """Return the rates to try of each variant: the grid, or its middle without a search."""
+    """Return the learning rates to try of each variant; without a search the middle one only.
+
+    ``rates`` are the caller's, by variant; :data:`RATES` are those of the others.
+    """
     grid = dict(RATES)
     for name, values in (rates or {}).items():
         _check_names([name])

@@ -1,9 +1,15 @@
-"""What ``headscope transfer`` measured, as values."""
+"""What ``headscope transfer`` measured, as values.
+
+Small parts first; :class:`TransferResult` at the end holds all of them. A *cell* is one variant
+(what was trained), from one kind of weights, with one number of training examples: all of its runs,
+which differ in their seed. ``Compare`` and ``Setting`` beside a field say that two results are
+compared by it, or have to agree in it to be compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.session.measured import Measured
@@ -29,7 +35,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class TransferCase:
-    """What a row of the tables is of."""
+    """What was trained, from which weights, with how many examples: begins most rows below."""
 
     #: What was trained with the classifier: ``head`` (nothing), ``layernorm``, ``biases``,
     #: ``weights``, ``lora``, ``all_biases``, ``attention`` or ``all``.
@@ -47,11 +53,11 @@ class TransferCase:
 class TransferRun(TransferCase):
     """One fine-tuning."""
 
-    #: Of the order and choice of examples, the classifier's start, what is drawn of the parameters,
-    #: and random weights.
+    #: Draws the training examples and their order, the classifier's first weights, parameters
+    #: where a variant trains random ones, and the model's weights where these are random.
     seed: int
-    #: 1 at the best rate of its cell; at 3 or 10 times that only whether it diverged counts. Every
-    #: factor has different seeds.
+    #: Its learning rate in units of its cell's best one: 1, or 3 or 10 for runs of which only
+    #: counts whether they diverged. Every factor has different seeds.
     factor: float
     rate: float  # Learning rate
     #: On the test part, times 100, at the step with the lowest validation loss; the interval is
@@ -67,11 +73,14 @@ class TransferRun(TransferCase):
 
 @dataclass(frozen=True)
 class TransferDivergence(TransferCase):
-    """How many runs diverged at a multiple of a variant's best rate, of as many of each."""
+    """How many runs diverged at a multiple of a variant's best rate.
+
+    As many runs are counted at every multiple, and of every variant.
+    """
 
     factor: float  # 1, 3 or 10
-    runs: int  # That were counted
-    #: Those of the runs that diverged
+    runs: int  # Runs that were counted
+    #: How many of them diverged
     diverged: Annotated[int, Compare(words="{0.diverged} of {0.runs}")]
 
     @property
@@ -82,21 +91,20 @@ class TransferDivergence(TransferCase):
 
 @dataclass(frozen=True)
 class TransferTry(TransferCase):
-    """One learning rate of the grid."""
+    """One learning rate that the search for a cell's best one tried, in a run of the first seed."""
 
     rate: float
-    #: Lowest of the first seed's run with it; None where no loss was finite.
-    validation_loss: float | None
-    chosen: bool  # Whether all seeds use it
+    validation_loss: float | None  # Lowest of that run; None where no loss was finite
+    chosen: bool  # Whether it is the best one, which all seeds use
 
 
 @dataclass(frozen=True)
 class TransferCell(TransferCase):
-    """All runs of one variant, start and size."""
+    """All runs of one variant, from one kind of weights, with one number of examples."""
 
-    parameters: int  # Trained numbers, the classifier's apart
+    parameters: int  # Trained numbers, without the classifier's
     rate: float  # Learning rate of all runs
-    seeds: int  # Runs
+    seeds: int  # How many runs
     #: Mean over seeds, times 100; interval over seeds and test examples, unknown for one seed.
     accuracy: ComparedEstimate
     spread: float | None  # Standard deviation of the accuracy over seeds
@@ -105,20 +113,21 @@ class TransferCell(TransferCase):
         int, Compare("diverged or failed", words="{0.diverged}, {0.failed} of {0.seeds}")
     ]
     failed: int
-    #: Where the rate lies in the grid of the search: ``inside``; ``lowest``, where lower ones would
-    #: train the classifier alone; at its ``edge``; or ``not searched``.
+    #: Where the rate lies among those that were tried: ``inside``; ``lowest``, where lower ones
+    #: would train the classifier alone; at the ``edge``, so that a better one may lie beyond; or
+    #: ``not searched``.
     optimum: Annotated[str, Compare("best rate")] = "not searched"
 
 
 @dataclass(frozen=True)
 class TransferBaseline:
-    """What needs no model."""
+    """The accuracy of a classifier that needs no model."""
 
     #: ``majority``: the most frequent training class. ``words``: naive Bayes on the words.
     name: str
     size: int  # Training examples
-    #: On the test part, times 100; mean over seeds, which draw the training examples. Interval as
-    #: that of a cell.
+    #: On the test part, times 100; mean over seeds, which draw the training examples. Its interval
+    #: is over seeds and test examples.
     accuracy: ComparedEstimate
 
 
@@ -126,35 +135,38 @@ class TransferBaseline:
 class TransferDifference:
     """Accuracy of one cell minus another's, seed by seed and example by example."""
 
-    variant: str  # The first cell.
+    variant: str  # Of the first cell
     weights: str
-    other: str  # The one whose accuracy is subtracted.
+    other: str  # Variant of the cell whose accuracy is subtracted
     other_weights: str
     size: int  # Training examples of both
-    seeds: int  # That both have
+    seeds: int  # Seeds of which both have a run
     points: Estimate  # Accuracy times 100; interval over seeds and test examples
 
 
 @dataclass(frozen=True)
 class TransferSpread:
-    """How much more one variant varies over seeds than another, from pretrained weights."""
+    """How much more one variant's accuracy varies over seeds than another's, and diverges.
 
-    variant: str
-    other: str  # The one that it is compared with
+    From pretrained weights.
+    """
+
+    variant: str  # The first variant
+    other: str  # The variant that it is compared with
     size: int  # Training examples
-    seeds: int  # Runs of the first
-    other_seeds: int  # Runs of the other
+    seeds: int  # Runs of the first variant at its best rate
+    other_seeds: int  # Runs of the other at its best rate
     #: Standard deviation of the accuracy over seeds, divided by the other's, with its permutation
     #: interval, no deviation taken to be below one test example; unknown for a single run.
     ratio: Estimate
     bad: int  # Runs of the first that diverged, at 1, 3 and 10 times its best rate
     other_bad: int  # Runs of the other that diverged, at the same multiples
-    #: Difference of their shares, with Newcombe's interval; unknown from a single run of each
-    #: factor.
+    #: Share of the first's runs that diverged minus the other's, with Newcombe's interval; unknown
+    #: from a single run at each multiple.
     more_bad: Estimate
-    tries: int  # Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor
-    #: Whether a run of the first variant lies above the majority class by twice its interval. At
-    #: chance, runs differ by chance.
+    tries: int  # How many runs of each variant are counted in ``bad`` and ``other_bad``
+    #: Whether a run of the first variant lies above the majority class by twice its interval; if
+    #: none does, its runs may differ by chance alone.
     learned: bool
 
 
@@ -170,30 +182,30 @@ class TransferMissed(TransferCase):
 class TransferResult(Measured):
     """What fine-tuning some of a model's parameters gives on a labelled task."""
 
-    task: Annotated[str, Setting()]  # What is classified.
-    classes: tuple[str, ...]  # In the order of their numbers.
-    sizes: Annotated[tuple[int, ...], Setting()]  # Training examples of the runs, ascending.
-    validation_examples: int  # Examples that choose step and rate
-    test_examples: Annotated[int, Setting()]  # Examples that accuracy is of
+    task: Annotated[str, Setting()]  # What is classified
+    classes: tuple[str, ...]  # In the order of their numbers
+    sizes: Annotated[tuple[int, ...], Setting()]  # Training examples of the runs, ascending
+    validation_examples: int  # Examples by which step and rate are chosen
+    test_examples: Annotated[int, Setting()]  # Examples on which accuracy is measured
     #: Training examples left out: in the test part too, or longer than the model's limit.
     dropped: int
     seeds: int  # Runs of a cell that were asked for
     spread_seeds: int  # The same, of ``attention`` and ``layernorm`` at the smallest size
     steps: Annotated[int, Setting()]  # Most steps of a run
     batch: Annotated[int, Setting()]  # Examples of a step
-    budget: float  # Seconds that all runs together may take.
-    #: By size, start and variant.
+    budget: float  # Seconds that all runs together may take
+    #: By size, kind of weights and variant.
     cells: Annotated[tuple[TransferCell, ...], Compare(where="{0.name}")]
     #: At every size.
     baselines: Annotated[tuple[TransferBaseline, ...], Compare(where="{0.name}, {0.size} examples")]
-    differences: tuple[TransferDifference, ...]  # What the claims compare.
-    #: At the smallest size; empty where one of the two was not reached.
+    differences: tuple[TransferDifference, ...]  # Cells minus others, as the claims compare them
+    #: Attention compared with LayerNorm at the smallest size; empty if one of them was not reached.
     spreads: tuple[TransferSpread, ...]
-    runs: tuple[TransferRun, ...]  # By cell and factor.
-    searched: tuple[TransferTry, ...]  # The search for learning rates.
-    missed: tuple[TransferMissed, ...]  # What the budget did not reach.
-    not_possible: dict[str, str]  # Variants that this model does not have, and why.
-    #: What ``spreads`` sum up, by factor.
+    runs: tuple[TransferRun, ...]  # By cell and factor
+    searched: tuple[TransferTry, ...]  # Every rate that a search tried
+    missed: tuple[TransferMissed, ...]  # Runs that the budget did not reach
+    not_possible: dict[str, str]  # Why this model lacks what a variant trains, by variant
+    #: The diverged runs that ``spreads`` count, by variant and factor.
     divergence: Annotated[tuple[TransferDivergence, ...], Compare(where="{0.name}")] = ()
 
     def cell(self, variant: str, weights: str, size: int) -> TransferCell | None:
@@ -206,10 +218,13 @@ class TransferResult(Measured):
     def difference(
         self, variant: str, other: str, *, other_weights: str = "pretrained"
     ) -> TransferDifference | None:
-        """Return a difference at the largest size, the first from pretrained weights."""
-        pair = (variant, other, other_weights, self.sizes[-1])
+        """Return the difference of two variants at the largest size, if it was measured.
+
+        The first variant is trained from pretrained weights.
+        """
+        sought = (variant, other, other_weights, self.sizes[-1])
         for row in self.differences:
-            if (row.variant, row.other, row.other_weights, row.size) == pair:
+            if (row.variant, row.other, row.other_weights, row.size) == sought:
                 return row
         return None
 
@@ -217,9 +232,9 @@ class TransferResult(Measured):
         """One row per cell and baseline (pandas)."""
         import pandas as pd
 
-        cells = [columns(cell, *vars(cell)) for cell in self.cells]
-        known = [{"variant": b.name, **columns(b, "size", "accuracy")} for b in self.baselines]
-        return pd.DataFrame([*cells, *known]).convert_dtypes()
+        cells = [_all_columns(cell) for cell in self.cells]
+        baselines = [{"variant": b.name, **columns(b, "size", "accuracy")} for b in self.baselines]
+        return pd.DataFrame([*cells, *baselines]).convert_dtypes()
 
     def runs_frame(self) -> pandas.DataFrame:
         """One row per run (pandas)."""
@@ -232,7 +247,7 @@ class TransferResult(Measured):
         names = ("variant", "weights", "size", "seed", "factor")
         rows: list[dict[str, Any]] = []
         for run in self.runs:
-            rows += [columns(run, *names) | vars(point) for point in run.curve]
+            rows += [{**columns(run, *names), **_all_columns(point)} for point in run.curve]
         return pd.DataFrame(rows)
 
     def differences_frame(self) -> pandas.DataFrame:
@@ -244,8 +259,13 @@ class TransferResult(Measured):
         return _frame(self.searched)
 
 
-def _frame(rows: Iterable[object]) -> pandas.DataFrame:
-    """Make a table in which an estimate has columns for its value, low and high."""
+def _frame(rows: Iterable[Any]) -> pandas.DataFrame:
+    """Make a table of all fields of some rows."""
     import pandas as pd
 
-    return pd.DataFrame([columns(row, *vars(row)) for row in rows])
+    return pd.DataFrame([_all_columns(row) for row in rows])
+
+
+def _all_columns(row: Any) -> dict[str, Any]:
+    """Return a row's fields by name; an estimate becomes columns for its value, low and high."""
+    return columns(row, *(field.name for field in fields(row)))

@@ -45,24 +45,31 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
     data = tokenised_splits(source, loaded, options.seed)
     plan = make_plan(len(data.train), options)
     deadline = time.monotonic() + options.budget
-    # Half precision has too few digits for small steps.
-    half = loaded.dtype in ("float16", "bfloat16")
-    trained = cast(loaded, "float32") if half else loaded
+    trained = loaded
+    if loaded.dtype in ("float16", "bfloat16"):  # too few digits for small steps
+        trained = cast(loaded, "float32")
     counts = _count_parameters(trained, plan, options.seed)
-    runs = Runner(trained, data, grid, options, deadline)
-    runs.run([step for step in plan.steps() if step.cell.variant in counts.parameters])
-    return _result(loaded, options, source, validation, plan=plan, counts=counts, runs=runs)
+    runner = Runner(trained, data, grid, options, deadline)
+    possible = [run for run in plan.runs() if run.cell.variant in counts.parameters]
+    runner.run(possible)
+    return _result(loaded, options, source, validation, plan=plan, counts=counts, runner=runner)
 
 
 class _Counts(NamedTuple):
-    """How many numbers each variant trains, and why a model lacks the others."""
+    """What each variant of a plan would train in a model."""
 
-    parameters: dict[str, int]
-    not_possible: dict[str, str]
+    parameters: dict[str, int]  # How many numbers it trains, by variant
+    not_possible: dict[str, str]  # Why the model lacks what is to be trained, by variant
 
 
 def _count_parameters(loaded: LoadedModel, plan: Plan, seed: int) -> _Counts:
-    """Count what each variant of a plan trains; only LayerNorm has to be there."""
+    """Count the numbers that each variant of a plan trains.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has no norms to train; any other variant may be missing.
+    """
     parameters: dict[str, int] = {}
     not_possible: dict[str, str] = {}
     for variant in dict.fromkeys(cell.variant for cell in plan.cells):
@@ -83,17 +90,17 @@ def _result(
     *,
     plan: Plan,
     counts: _Counts,
-    runs: Runner,
+    runner: Runner,
 ) -> TransferResult:
     """Sum up all runs, cell by cell in the order of the plan."""
-    data = runs.data
-    done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
-    rows = [run.row for run in chain.from_iterable(done.values())]
-    every_run = (*rows, *runs.stress)
-    n_diverged = tuple(divergence(every_run, plan.sizes[0]))
+    data = runner.data
+    done = {cell: runner.done[cell] for cell in plan.cells if cell in runner.done}
+    at_best_rates = [run.row for run in chain.from_iterable(done.values())]
+    all_runs = (*at_best_rates, *runner.stress)
+    n_diverged = tuple(divergence(all_runs, plan.sizes[0]))
     seeds = range(options.seed, options.seed + options.seeds)
-    known = tuple(baselines(data, plan.sizes, seeds))
-    majority = known[0].accuracy.value or 0.0  # at the smallest size
+    without_model = tuple(baselines(data, plan.sizes, seeds))
+    majority = without_model[0].accuracy.value or 0.0  # of the majority class, at the smallest size
     return TransferResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -116,15 +123,20 @@ def _result(
         batch=options.batch,
         budget=options.budget,
         cells=tuple(
-            cell_row(cell, of_cell, counts.parameters[cell.variant], runs.rates[cell].optimum)
-            for cell, of_cell in done.items()
+            cell_row(
+                cell,
+                cell_runs,
+                parameters=counts.parameters[cell.variant],
+                optimum=runner.rates[cell].optimum,
+            )
+            for cell, cell_runs in done.items()
         ),
-        baselines=known,
+        baselines=without_model,
         differences=tuple(differences(done)),
         spreads=tuple(spreads(done, n_diverged, majority, plan.sizes[0])),
-        runs=every_run,
-        searched=tuple(runs.searched),
-        missed=tuple(runs.missed),
+        runs=all_runs,
+        searched=tuple(runner.searched),
+        missed=tuple(runner.missed),
         not_possible=counts.not_possible,
         divergence=n_diverged,
     )

@@ -1,7 +1,9 @@
 """The runs of a plan, one after the other until the budget is over.
 
-The first run of each cell is the search for its learning rate: the one with the lowest validation
-loss, of a grid that grows while that rate lies at its edge.
+A :class:`~headscope.analyses.transfer.plan.Cell` is one variant (what is trained), from one kind of
+weights, with one number of training examples; its runs differ in their seed. The first run of each
+cell searches the learning rate: the one with the lowest validation loss, of a grid that grows while
+the best rate lies at its edge. :meth:`Runner.run` is the entry point.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from headscope.analyses.transfer import TransferOptions
 from headscope.analyses.transfer.embeddings import FrozenEmbeddings
 from headscope.analyses.transfer.fine_tuning import CLASSIFIER_RATE, Outcome, OutOfTime, fine_tune
 from headscope.analyses.transfer.labelled import Labelled, subset
-from headscope.analyses.transfer.plan import Cell, Step, rate_beyond
+from headscope.analyses.transfer.plan import Cell, PlannedRun, rate_beyond_edge
 from headscope.analyses.transfer.result import TransferMissed, TransferRun, TransferTry
 from headscope.analyses.transfer.summary import MeasuredRun, measured_run
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
 from headscope.stats.statistics import finite
 
-GROWTH = 5  # Rates that are added to a grid at most, while the best one lies at its edge.
+GROWTH = 5  # Rates that are added to a grid at most, while the best one lies at its edge
 #: Share of the first validation loss by which two runs may differ and still train the same.
 SAME = 0.01
 
@@ -35,21 +37,21 @@ class BestRate(NamedTuple):
     """The learning rate of a cell."""
 
     rate: float
-    optimum: str  # Where in the grid it lies, as :class:`TransferCell` says
+    optimum: str  # Where it lies among the rates that were tried; Runner._optimum says how
 
 
 @dataclass
 class _RateSearch:
-    """The learning rates of one cell that were tried."""
+    """The learning rates of one cell that were tried, and the best run."""
 
     losses: dict[float, float] = field(default_factory=dict)  # Lowest validation loss, by rate
-    best_rate: float = math.nan  # That of the lowest loss; of equal ones the lowest
+    best_rate: float = math.nan  # The rate with the lowest loss; of equal ones the lowest
     _best: Outcome | None = None
 
     @property
     def best(self) -> Outcome:
         """The run at the best rate."""
-        assert self._best is not None
+        assert self._best is not None  # the caller has added one
         return self._best
 
     def add(self, rate: float, outcome: Outcome) -> None:
@@ -62,60 +64,69 @@ class _RateSearch:
 
 @dataclass
 class Runner:
-    """All runs of a plan, done one after the other."""
+    """Does the runs of a plan, and keeps what they came to."""
 
     loaded: LoadedModel
     data: Labelled
-    grid: Mapping[str, Sequence[float]]
+    grid: Mapping[str, Sequence[float]]  # Learning rates to try, by variant
     options: TransferOptions
     deadline: float  # On the monotonic clock, in seconds
     #: Runs of each cell at its best rate
     done: dict[Cell, list[MeasuredRun]] = field(default_factory=dict)
-    rates: dict[Cell, BestRate] = field(default_factory=dict)  # Of each cell
-    stress: list[TransferRun] = field(default_factory=list)  # At multiples of the best rates.
-    searched: list[TransferTry] = field(default_factory=list)
-    missed: list[TransferMissed] = field(default_factory=list)
-    #: Embeddings by what is frozen: pretrained weights, or random ones of a seed.
+    rates: dict[Cell, BestRate] = field(default_factory=dict)
+    #: Runs at multiples of their cell's best rate
+    stress: list[TransferRun] = field(default_factory=list)
+    searched: list[TransferTry] = field(default_factory=list)  # Every rate of every search
+    missed: list[TransferMissed] = field(default_factory=list)  # Runs that time did not allow
+    #: Embeddings of texts by the frozen model: one cache for each model, named by ``pretrained``
+    #: and 0, or by ``random`` and the seed of the weights
     embedded: dict[tuple[str, int], dict[object, Tensor]] = field(default_factory=dict)
-    twin: tuple[int, LoadedModel] | None = None  # The last random weights, and their seed.
+    #: The last model with random weights, and their seed
+    twin: tuple[int, LoadedModel] | None = None
 
-    def run(self, steps: Sequence[Step]) -> None:
+    def run(self, planned_runs: Sequence[PlannedRun]) -> None:
         """Do what the budget allows; list the rest."""
-        for n_done, step in enumerate(steps):
-            self.options.tell("runs", n_done, len(steps))
+        for n_done, planned in enumerate(planned_runs):
+            self.options.tell("runs", n_done, len(planned_runs))
             try:
-                self._run_step(step)
+                self._run_one(planned)
             except OutOfTime:
                 missed = TransferMissed(
-                    variant=step.cell.variant,
-                    weights=step.cell.weights,
-                    size=step.cell.size,
-                    seed=self.options.seed + step.seed,
-                    factor=step.factor,
+                    variant=planned.cell.variant,
+                    weights=planned.cell.weights,
+                    size=planned.cell.size,
+                    seed=self.options.seed + planned.seed_offset,
+                    factor=planned.factor,
                 )
                 self.missed.append(missed)
-        self.options.tell("runs", len(steps), len(steps))
+        self.options.tell("runs", len(planned_runs), len(planned_runs))
 
-    def _run_step(self, step: Step) -> None:
-        """Do one run, the search for its cell's rate if it is the first; may raise OutOfTime."""
+    def _run_one(self, planned: PlannedRun) -> None:
+        """Do one run; the first of a cell searches its rate.
+
+        Raises
+        ------
+        OutOfTime
+            If the budget is over, or was over before the cell's rate was found.
+        """
         self._check_time()
-        cell = step.cell
-        seed = self.options.seed + step.seed
-        if step.seed == 0:
+        cell = planned.cell
+        seed = self.options.seed + planned.seed_offset
+        if planned.seed_offset == 0:
             outcome = self._search(cell, seed)
         elif cell in self.rates:
-            outcome = self._outcome(cell, seed, self.rates[cell].rate * step.factor)
+            outcome = self._outcome(cell, seed, self.rates[cell].rate * planned.factor)
         else:
-            raise OutOfTime  # its rate was never searched
+            raise OutOfTime
         measured = measured_run(
             cell,
             seed=seed,
-            factor=step.factor,
-            rate=self.rates[cell].rate * step.factor,
+            factor=planned.factor,
+            rate=self.rates[cell].rate * planned.factor,
             outcome=outcome,
             data=self.data,
         )
-        if step.factor == 1:
+        if planned.factor == 1:
             self.done.setdefault(cell, []).append(measured)
         else:
             self.stress.append(measured.row)
@@ -125,20 +136,23 @@ class Runner:
             raise OutOfTime
 
     def _search(self, cell: Cell, seed: int) -> Outcome:
-        """Find the rate with the lowest validation loss; return its run.
+        """Find the rate with the lowest validation loss, and keep it; return its run.
 
         The grid grows while the best rate lies at its edge, by :data:`GROWTH` rates at most.
         """
+        # the grid, and what it grows by
         search = _RateSearch()
         for rate in self.grid[cell.variant]:
             search.add(rate, self._outcome(cell, seed, rate))
         optimum = self._optimum(cell, seed, search)
         for _ in range(GROWTH):
-            further = rate_beyond(search.losses, search.best_rate)
+            further = rate_beyond_edge(search.losses, search.best_rate)
             if optimum != "edge" or further is None:
                 break
             search.add(further, self._outcome(cell, seed, further))
             optimum = self._optimum(cell, seed, search)
+
+        # what was found
         self.rates[cell] = BestRate(search.best_rate, optimum)
         for rate, loss in sorted(search.losses.items()):
             tried = TransferTry(
@@ -153,53 +167,61 @@ class Runner:
         return search.best
 
     def _optimum(self, cell: Cell, seed: int, search: _RateSearch) -> str:
-        """Say where the best rate lies among those that were tried; ``edge`` asks for more.
+        """Say where the best rate lies among the rates that were tried.
 
-        At the lowest rate the search may end: where it trains as a rate of 0 would, a rate below it
-        cannot be better.
+        - ``not searched``: it is the only one.
+        - ``inside``: lower and higher ones were tried, and are worse.
+        - ``lowest``: it is the lowest, and trains no more than a rate of 0 would. No rate below it
+          can be better.
+        - ``edge``: it is the lowest or the highest, and a rate beyond it may be better.
         """
         if len(search.losses) < 2:
             return "not searched"
-        if rate_beyond(search.losses, search.best_rate) is None:  # rates on both sides were tried
+        if rate_beyond_edge(search.losses, search.best_rate) is None:
             return "inside"
         is_lowest = search.best_rate == min(search.losses)
-        if is_lowest and self._is_as_good_as_nothing(cell, seed, search.best):
+        if is_lowest and self._trains_as_rate_0(cell, seed, search.best):
             return "lowest"
         return "edge"
 
-    def _is_as_good_as_nothing(self, cell: Cell, seed: int, best: Outcome) -> bool:
-        """Whether a run trains as a rate of 0 would, at every step.
+    def _trains_as_rate_0(self, cell: Cell, seed: int, outcome: Outcome) -> bool:
+        """Whether the validation losses of a run are those of a rate of 0, step by step.
 
-        A rate of 0 trains only the classifier; where nothing else is trained, it trains nothing.
+        With a rate of 0 only the classifier is trained, whose own rate is fixed. In the variant
+        ``head`` the rate is the classifier's: then nothing is trained, and the first loss stays.
         """
-        losses = [point.validation_loss for point in best.curve]
-        if cell.variant == "head":  # nothing is trained: the first loss stays
-            losses_of_nothing = losses[:1] * len(losses)
+        losses = [point.validation_loss for point in outcome.curve]
+        if cell.variant == "head":
+            losses_at_0 = [losses[0]] * len(losses)
         else:
-            alone = dataclasses.replace(cell, variant="head")
-            outcome = self._outcome(alone, seed, CLASSIFIER_RATE)
-            losses_of_nothing = [point.validation_loss for point in outcome.curve]
-        first_loss = losses[0]
-        largest_gap = SAME * first_loss if first_loss else math.inf  # no loss, nothing to go by
+            head = dataclasses.replace(cell, variant="head")
+            classifier_alone = self._outcome(head, seed, CLASSIFIER_RATE)
+            losses_at_0 = [point.validation_loss for point in classifier_alone.curve]
         gaps = [
-            abs(loss - loss_of_nothing)
-            for loss, loss_of_nothing in zip(losses, losses_of_nothing, strict=False)
-            if loss is not None and loss_of_nothing is not None
+            abs(loss - loss_at_0)
+            for loss, loss_at_0 in zip(losses, losses_at_0, strict=False)
+            if loss is not None and loss_at_0 is not None
         ]
-        return len(gaps) > 1 and max(gaps) <= largest_gap
+        if len(gaps) < 2:  # one point alone says nothing: both start from the same model
+            return False
+        first_loss = losses[0]
+        if first_loss is None or first_loss == 0:  # without one there is no scale for gaps
+            return True
+        return max(gaps) <= SAME * first_loss
 
     def _outcome(self, cell: Cell, seed: int, rate: float) -> Outcome:
         """Fine-tune once."""
         model = self.loaded
-        weights = (cell.weights, 0)
+        cache_key = (cell.weights, 0)
         if cell.weights == "random":  # each seed has different random weights
             model = self._random_twin(seed)
-            weights = (cell.weights, seed)
+            cache_key = (cell.weights, seed)
+        cache = self.embedded.setdefault(cache_key, {})
         train = subset(self.data.train, cell.size, seed)
         return fine_tune(
             model,
             cell.variant,
-            FrozenEmbeddings(model, train, self.embedded.setdefault(weights, {})),
+            FrozenEmbeddings(model, train, cache),
             self.options,
             train=train,
             validation=self.data.validation,

@@ -1,4 +1,8 @@
-"""Sum up runs with several seeds on the same examples: cells, differences, spreads, baselines."""
+"""Sum up runs with several seeds on the same examples: cells, differences, stability, baselines.
+
+A :class:`~headscope.analyses.transfer.plan.Cell` is one variant (what is trained), from one kind of
+weights, with one number of training examples; its runs differ in their seed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import numpy as np
 from headscope.analyses.transfer.fine_tuning import Outcome
 from headscope.analyses.transfer.intervals import crossed, share_difference, spread_ratio
 from headscope.analyses.transfer.labelled import Labelled, subset
-from headscope.analyses.transfer.plan import EQUAL, FACTORS, SPREAD, Cell
+from headscope.analyses.transfer.plan import EQUAL, FACTORS, STABILITY, Cell
 from headscope.analyses.transfer.result import (
     TransferBaseline,
     TransferCell,
@@ -33,22 +37,22 @@ _COMPARED = ("head", *EQUAL, "all_biases", "attention", "all")
 class MeasuredRun:
     """A run, and which test examples it classified rightly."""
 
-    row: TransferRun  # As the result has it
-    hits: Array  # (test,): 1 where it did, else 0
+    row: TransferRun  # The run's row in the result
+    hits: Array  # (test,): 1 for an example that it classified rightly, else 0
 
     @property
     def accuracy(self) -> float:
-        """Times 100."""
+        """Share of the test examples that it classified rightly, times 100."""
         return float(100 * self.hits.mean())
 
 
-Runs = Mapping[Cell, Sequence[MeasuredRun]]  # Runs of each cell at its best rate, seed by seed.
+Runs = Mapping[Cell, Sequence[MeasuredRun]]  # Runs of each cell at its best rate, seed by seed
 
 
 def measured_run(
     cell: Cell, *, seed: int, factor: float, rate: float, outcome: Outcome, data: Labelled
 ) -> MeasuredRun:
-    """Classify the test part, and describe the run."""
+    """Classify the test part by the model of a run, and describe the run."""
     labels = data.test.labels.numpy()
     predicted = outcome.predict(data.test)
     measured = interval_of(accuracy, {"predicted": predicted, "label": labels})
@@ -71,9 +75,13 @@ def measured_run(
 
 
 def cell_row(
-    cell: Cell, runs: Sequence[MeasuredRun], parameters: int, optimum: str
+    cell: Cell, runs: Sequence[MeasuredRun], *, parameters: int, optimum: str
 ) -> TransferCell:
-    """Sum up the runs of a cell."""
+    """Sum up the runs of a cell.
+
+    ``parameters`` says how many numbers were trained, ``optimum`` where the best rate lies among
+    the rates that were tried.
+    """
     accuracies = [run.accuracy for run in runs]
     return TransferCell(
         variant=cell.variant,
@@ -91,15 +99,16 @@ def cell_row(
 
 
 def differences(runs: Runs) -> Iterator[TransferDifference]:
-    """Yield the differences of cells of one size, the first from pretrained weights.
+    """Yield the accuracy of one cell minus that of another of the same size.
 
-    LayerNorm minus every other variant, every variant minus the head alone, and each one minus
-    itself on random weights.
+    LayerNorm minus every other variant, every variant minus ``head``, which trains the classifier
+    alone; and each variant from pretrained weights minus the same one from random weights.
     """
     for cell, other in itertools.product(runs, runs):
         if not _are_compared(cell, other):
             continue
-        pairs = list(zip(runs[cell], runs[other], strict=False))  # of the same seeds
+        # runs of the same seeds, which draw the same examples; a budget may have cost one cell some
+        pairs = list(zip(runs[cell], runs[other], strict=False))
         yield TransferDifference(
             variant=cell.variant,
             weights=cell.weights,
@@ -123,7 +132,7 @@ def _are_compared(cell: Cell, other: Cell) -> bool:
 
 
 def _points(values: Array) -> Estimate:
-    """Return the mean of hits, or of their differences, (seeds, examples), times 100."""
+    """Return 100 times the mean of hits, or of differences of hits, (seeds, examples)."""
     return crossed(100 * values, floor=100.0)
 
 
@@ -136,13 +145,16 @@ def _accuracy(hits: Sequence[Array]) -> Estimate:
 
 
 def divergence(runs: Iterable[TransferRun], smallest: int) -> Iterator[TransferDivergence]:
-    """Yield how many runs of attention and LayerNorm diverged, as many runs of each factor."""
-    by_case: dict[tuple[str, float], list[bool]] = {}
+    """Yield how many runs of attention and LayerNorm diverged at each multiple of their best rate.
+
+    As many runs are counted of each variant and multiple: the fewest that there are of any.
+    """
+    diverged: dict[tuple[str, float], list[bool]] = {}  # one entry for each run
     for run in runs:
         if (run.weights, run.size) == ("pretrained", smallest):
-            by_case.setdefault((run.variant, run.factor), []).append(run.diverged)
-    cases = list(itertools.product(SPREAD, (1.0, *FACTORS)))
-    n_counted = min(len(by_case.get(case, ())) for case in cases)
+            diverged.setdefault((run.variant, run.factor), []).append(run.diverged)
+    cases = list(itertools.product(STABILITY, (1.0, *FACTORS)))
+    n_counted = min(len(diverged.get(case, ())) for case in cases)
     if n_counted == 0:
         return
     for variant, factor in cases:
@@ -152,31 +164,33 @@ def divergence(runs: Iterable[TransferRun], smallest: int) -> Iterator[TransferD
             size=smallest,
             factor=factor,
             runs=n_counted,
-            diverged=sum(by_case[variant, factor][:n_counted]),
+            diverged=sum(diverged[variant, factor][:n_counted]),
         )
 
 
 def spreads(
     runs: Runs, counts: Sequence[TransferDivergence], majority: float, smallest: int
 ) -> Iterator[TransferSpread]:
-    """Yield how attention and LayerNorm vary over seeds at the smallest size.
+    """Yield how much more attention varies over seeds than LayerNorm; nothing if one is missing.
 
-    ``majority`` is the accuracy of the most frequent class there.
+    At the smallest size, where ``majority`` is the accuracy of the most frequent class. ``counts``
+    are the results of :func:`divergence`.
     """
     cells = [cell for cell in runs if (cell.weights, cell.size) == ("pretrained", smallest)]
     by_name = {cell.variant: runs[cell] for cell in cells}
-    if not set(SPREAD) <= by_name.keys():
+    if not set(STABILITY) <= by_name.keys():
         return
-    variant, other = SPREAD
+    variant, other = STABILITY
     runs_of_variant = by_name[variant]
     runs_of_other = by_name[other]
     accuracies = [run.accuracy for run in runs_of_variant]
     n_examples = len(runs_of_variant[0].hits)
     n_diverged = sum(count.diverged for count in counts if count.variant == variant)
     n_other_diverged = sum(count.diverged for count in counts if count.variant == other)
-    tries = sum(count.runs for count in counts if count.variant == variant)
+    counts_of_variant = [count for count in counts if count.variant == variant]
+    tries = sum(count.runs for count in counts_of_variant)
     more_diverged = UNKNOWN
-    if tries > len(counts) // 2:  # several runs of each factor
+    if tries > len(counts_of_variant):  # several runs of each factor, not a single one
         more_diverged = share_difference(n_diverged, tries, n_other_diverged, tries)
     yield TransferSpread(
         variant=variant,
@@ -198,16 +212,21 @@ def spreads(
 def _is_above(majority: float, run: MeasuredRun) -> bool:
     """Whether a run's accuracy lies above that of the majority class by twice its interval.
 
-    Twice, since the best of several runs at chance may exceed it once.
+    Twice, since the best of several runs at chance may well exceed it once: with an accuracy of 70
+    and an interval from 60, the majority class must lie below 50.
     """
     low = run.row.accuracy.low or 0.0
-    return 2 * low - run.accuracy > majority  # low, minus the interval's half width once more
+    lowest = 2 * low - run.accuracy  # accuracy - 2 * (accuracy - low)
+    return lowest > majority
 
 
 def baselines(
     data: Labelled, sizes: Sequence[int], seeds: Sequence[int]
 ) -> Iterator[TransferBaseline]:
-    """Yield what the majority class and the words alone earn with the same training examples."""
+    """Yield the accuracies of two classifiers that need no model, with the same training examples.
+
+    One always answers with the most frequent class, the other one goes by the words alone.
+    """
     labels = data.test.labels.numpy()
     for size in sizes:
         hits_of_majority = [_majority(data, size, seed).astype(float) for seed in seeds]
@@ -221,7 +240,7 @@ def baselines(
 
 
 def _majority(data: Labelled, size: int, seed: int) -> Array:
-    """Return which test examples are of the most frequent training class."""
+    """Return which test examples are of the most frequent training class, (test,) bool."""
     train = subset(data.train, size, seed)
     most_frequent = int(np.bincount(train.labels.numpy()).argmax())
     return np.asarray(data.test.labels.numpy() == most_frequent)
@@ -237,6 +256,7 @@ def naive_bayes(
     Shapes: returns (test,).
     """
     vocabulary = {word: i for i, word in enumerate(dict.fromkeys(itertools.chain(*train)))}
+    # how often each word occurs in each class, (classes, words); one more, so that none is 0
     table = np.ones((max(labels) + 1, len(vocabulary)))
     for words, label in zip(train, labels, strict=True):
         for word in words:

@@ -18,45 +18,47 @@ from headscope.models.surgery.trainable import Chosen
 def trainable_copy(
     loaded: LoadedModel, chosen: Sequence[Chosen], seed: int
 ) -> tuple[LoadedModel, list[nn.Parameter]]:
-    """Copy a model, and return what an optimiser steps of the copy; the rest of it is frozen.
+    """Copy a model, and return the tensors of the copy that an optimiser is to step.
 
-    Whole parameters are stepped themselves. For some entries of a parameter, or a rank-one change,
-    the optimiser steps a vector, and the parameter is computed from it whenever it is used. Where
-    rank-one changes start is drawn by ``seed``.
+    The rest of the copy is frozen. A parameter that is trained whole is stepped itself. Where only
+    some entries of a parameter are trained, or a rank-one change of it, the optimiser steps a
+    vector, from which torch computes the parameter whenever a module uses it. Rank-one changes
+    start at random, by ``seed``.
     """
     # the copy, and where each of its parameters is used
     copied = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
     copied.network = copied.model
     pairs = zip(loaded.model.parameters(), copied.model.parameters(), strict=True)
-    copies = {id(original): parameter for original, parameter in pairs}
-    modules_with: dict[int, list[tuple[nn.Module, str]]] = {}  # By the id of the copied parameter
+    copy_of: dict[nn.Parameter, nn.Parameter] = dict(pairs)
+    users: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}  # module and attribute's name
     for module in copied.model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            modules_with.setdefault(id(parameter), []).append((module, name))
-            parameter.requires_grad_(False)
+        for name, copied_parameter in module.named_parameters(recurse=False):
+            users.setdefault(copied_parameter, []).append((module, name))  # several if it is tied
+            copied_parameter.requires_grad_(False)
 
     # what is stepped
     rng = np.random.default_rng((abs(seed), 11))
     parameters: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
     for choice in chosen:
-        parameter = copies[id(choice.parameter)]
+        parameter = copy_of[choice.parameter]
         change: _RankOne | _Entries
         if choice.rank_one is not None:
             change = _RankOne(parameter, choice.rank_one, rng)
         elif choice.entries is not None:
             change = _Entries(parameter, choice.entries)
         else:
-            parameters.append(parameter.requires_grad_())
+            parameter.requires_grad_(True)
+            parameters.append(parameter)
             continue
         vectors.append(change.vector)
-        for module, name in modules_with[id(parameter)]:
+        for module, name in users[parameter]:
             register_parametrization(module, name, change)
     return copied, [*parameters, *vectors]
 
 
 class _Entries(nn.Module):
-    """Some entries of a parameter, in a vector."""
+    """Computes a parameter from its frozen values and a vector of the entries that are trained."""
 
     def __init__(self, parameter: nn.Parameter, entries: Tensor) -> None:
         super().__init__()
@@ -68,17 +70,23 @@ class _Entries(nn.Module):
 
 
 class _RankOne(nn.Module):
-    """``W + b a^T``: b starts at 0, a as a random direction; the first ``n`` numbers are free."""
+    """Computes ``W + b a^T`` from the frozen matrix W (rows, columns) and a vector.
+
+    Of the numbers of b and a, in this order, the vector holds the first ``n``; the others are
+    frozen. b starts at 0, so that the model starts unchanged; a starts as a random direction.
+    """
 
     def __init__(self, parameter: nn.Parameter, n: int, rng: np.random.Generator) -> None:
         super().__init__()
         rows, columns = parameter.shape
         a = torch.from_numpy(rng.normal(size=columns) / np.sqrt(columns)).to(parameter)
-        start = torch.cat([a.new_zeros(rows), a])
+        start = torch.cat([a.new_zeros(rows), a])  # (rows + columns,)
         self.vector = nn.Parameter(start[:n])
         self._rest = start[n:]
         self._rows = rows
 
     def forward(self, parameter: Tensor) -> Tensor:
         b_and_a = torch.cat([self.vector, self._rest])
-        return parameter + torch.outer(b_and_a[: self._rows], b_and_a[self._rows :])
+        b = b_and_a[: self._rows]
+        a = b_and_a[self._rows :]
+        return parameter + torch.outer(b, a)

@@ -1,4 +1,9 @@
-"""What is shown of ``transfer``: what training some of the parameters gives."""
+"""What is shown of ``transfer``: what training some of the parameters gives.
+
+:func:`blocks` lists the sentences, tables and the figure (all made with :mod:`headscope.show`,
+here ``b``), each for the terminal, the page or both. A *cell* of the result is one variant, from
+pretrained or random weights, with one number of training examples.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ _MARKS = {"edge": "!", "not searched": "?"}  # After a rate that is not known to
 
 
 def blocks(result: TransferResult) -> Iterator[b.Block]:
-    """Show the comparison, a table for each size and start, and the runs that went wrong."""
+    """Show the comparison, a table for each size and kind of weights, and runs that went wrong."""
     task = _task_words(result)
     yield b.Text(result_sentence(result), "lead")
     yield b.Text(task, on=b.PAGE)
@@ -61,17 +66,21 @@ def _task_words(result: TransferResult) -> str:
 
 
 def _tables(result: TransferResult) -> Iterator[b.Table]:
-    """Yield a table for each size and start; the largest size from pretrained weights is shown."""
-    panels = _panels(result)
-    pretrained = [panel for panel in panels if panel[1] == "pretrained"]
-    main = pretrained[-1] if pretrained else panels[-1]
+    """Yield a table of the cells of each size and kind of weights.
+
+    Without ``--verbose`` the terminal shows one: the largest size, from pretrained weights.
+    """
+    tables = _sizes_and_weights(result)
+    pretrained = [(size, weights) for size, weights in tables if weights == "pretrained"]
+    main_table = pretrained[-1] if pretrained else tables[-1]  # sizes ascend
     at_best_rates = [run for run in result.runs if run.factor == 1]
     bad_runs = Counter(
         (run.variant, run.weights, run.size) for run in at_best_rates if run.diverged or run.failed
     )
     titles = ("trained", "parameters", "accuracy, 95%", "std", "learning rate", "failed")
-    columns: list[b.Column] = [(title, i, 1) for i, title in enumerate(titles)]
-    for size, weights in panels:
+    digits = 1
+    columns: list[b.Column] = [(title, index, digits) for index, title in enumerate(titles)]
+    for size, weights in tables:
         cells = _cells_of(result, size, weights)
         rows: list[tuple[object, ...]] = [
             (
@@ -85,12 +94,11 @@ def _tables(result: TransferResult) -> Iterator[b.Table]:
             for cell in cells
         ]
         if cells and weights == "pretrained":
-            known = [baseline for baseline in result.baselines if baseline.size == size]
-            rows += [(BASELINES[each.name], "", each.accuracy, "", "", "") for each in known]
+            baselines = [row for row in result.baselines if row.size == size]
+            rows += [(BASELINES[row.name], "", row.accuracy, "", "", "") for row in baselines]
         title = f"From {weights} weights, {size} training examples"
-        yield b.Table(
-            columns, rows, title, on=b.BOTH if (size, weights) == main else b.VERBOSE | b.PAGE
-        )
+        is_main = (size, weights) == main_table
+        yield b.Table(columns, rows, title, on=b.BOTH if is_main else b.VERBOSE | b.PAGE)
 
 
 def _divergence_words(result: TransferResult) -> str:
@@ -125,15 +133,20 @@ def _missed_words(result: TransferResult) -> str:
 
 
 def _cells_of(result: TransferResult, size: int, weights: str) -> list[TransferCell]:
-    """Return the cells of one table, or of one panel of the picture."""
+    """Return the cells of one table, or of one panel of the figure."""
     return [cell for cell in result.cells if (cell.size, cell.weights) == (size, weights)]
 
 
-def _panels(result: TransferResult) -> list[tuple[int, str]]:
-    """Return size and start of every table and panel."""
-    starts = product(result.sizes, ("pretrained", "random"))
+def _sizes_and_weights(result: TransferResult) -> list[tuple[int, str]]:
+    """List what there is a table of, and a panel of the figure: ``(64, "pretrained")``, ...
+
+    Where nothing was measured, there is one empty table.
+    """
     measured = {(cell.size, cell.weights) for cell in result.cells}
-    return [start for start in starts if start in measured] or [(result.sizes[-1], "pretrained")]
+    if not measured:
+        return [(result.sizes[-1], "pretrained")]
+    possible = product(result.sizes, ("pretrained", "random"))
+    return [pair for pair in possible if pair in measured]
 
 
 def result_sentence(result: TransferResult) -> str:
@@ -159,7 +172,7 @@ def result_sentence(result: TransferResult) -> str:
 
 
 def wrong_sentence(result: TransferResult) -> str:
-    """Count the runs that diverged or learned nothing, and compare the spreads."""
+    """Count the runs that diverged or learned nothing, and compare how much variants vary."""
     runs = [run for run in result.runs if run.factor == 1]
     diverged = sum(run.diverged for run in runs)
     failed = sum(run.failed for run in runs)
@@ -177,40 +190,39 @@ def wrong_sentence(result: TransferResult) -> str:
 
 
 def _accuracies(result: TransferResult) -> b.Panels:
-    """Draw every variant's accuracy with its interval, one panel for each size and start."""
+    """Draw every variant's accuracy with its interval, a panel for each size and weights."""
     panels: list[b.Chart] = []
     measured = [name for name in VARIANTS if any(c.variant == name for c in result.cells)]
-    x_of_variant = {variant: x for x, variant in enumerate(measured)}
-    for size, weights in _panels(result):
+    x_of_variant = {variant: x for x, variant in enumerate(measured)}  # places on the x axis
+    for size, weights in _sizes_and_weights(result):
         cells = _cells_of(result, size, weights)
-        coordinates = (size, weights, 1)
-        runs = [run for run in result.runs if (run.size, run.weights, run.factor) == coordinates]
+        at_best_rate = (size, weights, 1)
+        runs = [run for run in result.runs if (run.size, run.weights, run.factor) == at_best_rate]
         mean = b.Series(
-            "mean over seeds, 95% interval",
-            [x_of_variant[cell.variant] for cell in cells],
-            [cell.accuracy for cell in cells],
-            "points",
-            b.BLACK,
+            name="mean over seeds, 95% interval",
+            x=[x_of_variant[cell.variant] for cell in cells],
+            y=[cell.accuracy for cell in cells],
+            kind="points",
+            colour=b.BLACK,
         )
         seeds = b.Series(
-            "each seed",
-            [x_of_variant[run.variant] + 0.25 for run in runs],
-            [run.accuracy.value for run in runs],
-            "points",
-            b.ORANGE,
-            ".",
+            name="each seed",
+            x=[x_of_variant[run.variant] + 0.25 for run in runs],  # beside the mean
+            y=[run.accuracy.value for run in runs],
+            kind="points",
+            colour=b.ORANGE,
+            marker=".",
         )
-        known = [row for row in result.baselines if row.size == size]
-        panels.append(
-            b.Chart(
-                f"{weights}, {size} examples",
-                "",
-                "" if panels else "accuracy x 100",
-                [mean, seeds],
-                levels={BASELINES[row.name]: row.accuracy.value or 0.0 for row in known},
-                x_names=[VARIANTS[name] for name in measured],
-            )
+        baselines = [row for row in result.baselines if row.size == size]
+        panel = b.Chart(
+            title=f"{weights}, {size} examples",
+            x="",
+            y="" if panels else "accuracy x 100",  # beside the first panel only
+            series=[mean, seeds],
+            levels={BASELINES[row.name]: row.accuracy.value or 0.0 for row in baselines},
+            x_names=[VARIANTS[name] for name in measured],
         )
+        panels.append(panel)
     return b.Panels(
         f"Test accuracy by what is trained, {model_name(result)}",
         panels,

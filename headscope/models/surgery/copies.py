@@ -1,4 +1,9 @@
-"""Copies of a model: without heads, in another dtype, or with random weights."""
+"""Copies of a model: without heads, in another dtype, or with random weights.
+
+A model's ``sites`` list where attention runs: one site for each layer of each stack. A site's row
+is its place in that list. Heads are named by their original indices, which they keep when others
+go.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,9 @@ from headscope.models.surgery.layers import (
 )
 from headscope.models.surgery.neurons import cut_neurons, record_of
 
-Head = tuple[int, int]  # (row of its site, original index)
+#: Row of a head's site, and the head's original index: (8, 2) is head 2 of layer 2 of a decoder
+#: that follows an encoder of six layers.
+Head = tuple[int, int]
 
 
 def remove_heads(
@@ -61,7 +68,7 @@ def remove_heads(
     InputError
         If a head does not exist or is gone already, or if none would be left.
     """
-    to_remove = with_shared(loaded.sites, [_row_of(loaded, address) for address in heads])
+    to_remove = with_shared(loaded.sites, [_head_at(loaded, address) for address in heads])
     for row, head in to_remove:
         site = loaded.sites[row]
         if head not in site.head_ids:
@@ -79,28 +86,29 @@ def remove_heads(
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
-def _row_of(loaded: LoadedModel, address: Sequence[int | str]) -> Head:
+def _head_at(loaded: LoadedModel, address: Sequence[int | str]) -> Head:
     """Translate (layer, head) or (stack, layer, head) to (row, head)."""
     if isinstance(address, str) or len(address) not in (2, 3):
         raise InputError(f"{address!r} names no head; give one as (layer, head), such as (0, 2).")
-    *stack, layer, head = address
-    if not stack and len(loaded.stacks) > 1:
+    stack = address[0] if len(address) == 3 else None
+    layer, head = address[-2:]
+    if stack is None and len(loaded.stacks) > 1:
         raise InputError(
             f"{loaded.name} has several stacks: name a head as (stack, layer, head), where stack "
             f"is {' or '.join(loaded.stacks)}."
         )
-    layers = [site for site in loaded.sites if not stack or site.stack == stack[0]]
-    if not layers:
+    sites = [site for site in loaded.sites if stack is None or site.stack == stack]
+    if not sites:
         raise InputError(
-            f"{loaded.name} has no stack {stack[0]!r}; it has {' and '.join(loaded.stacks)}."
+            f"{loaded.name} has no stack {stack!r}; it has {' and '.join(loaded.stacks)}."
         )
-    for site in layers:
+    for site in sites:
         if site.layer == layer and 0 <= int(head) < site.heads_before:
             return site.row, int(head)
-    most = max(site.heads_before for site in layers)
+    most_heads = max(site.heads_before for site in sites)
     raise InputError(
-        f"There is no head {head_name(int(layer), int(head), layers[0].stack)}: {loaded.name} has "
-        f"{numbered_layers(layers)} with heads 0 to {most - 1}."
+        f"There is no head {head_name(int(layer), int(head), sites[0].stack)}: {loaded.name} has "
+        f"{numbered_layers(sites)} with heads 0 to {most_heads - 1}."
     )
 
 
@@ -124,19 +132,22 @@ def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
 
 
 def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Head]) -> tuple[Head, ...]:
-    """Add to each head the heads that share its weights in other layers (ALBERT), sorted."""
-    group_of_row: dict[int, Sequence[int]] = {}
-    for group in shared_layers(sites):
-        group_of_row |= dict.fromkeys(group, group)
+    """Add to each head the heads that share its weights in other layers (ALBERT), sorted.
+
+    Where three layers run one module: ``[(1, 2)] -> ((0, 2), (1, 2), (2, 2))``.
+    """
+    rows_that_share: dict[int, Sequence[int]] = {}
+    for rows in shared_layers(sites):
+        for row in rows:
+            rows_that_share[row] = rows
     all_heads: set[Head] = set()
     for row, head in heads:
-        rows_that_share = group_of_row.get(row, (row,))
-        all_heads |= {(sharing_row, head) for sharing_row in rows_that_share}
+        all_heads.update((sharing_row, head) for sharing_row in rows_that_share.get(row, (row,)))
     return tuple(sorted(all_heads))
 
 
 def removed_heads(loaded: LoadedModel) -> tuple[Head, ...]:
-    """List the heads that a model has lost: row of their site, and original index."""
+    """List the heads that a model has lost."""
     removed: list[Head] = []
     for site in loaded.sites:
         missing = (head for head in range(site.heads_before) if head not in site.head_ids)
@@ -152,13 +163,14 @@ def original_heads(loaded: LoadedModel) -> int:
 def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
     """Return a copy that computes in ``dtype``; the model itself where it does so already.
 
-    It has to be validated anew: the certificate is of one type.
+    The copy has no certificate: a certificate holds for one dtype.
     """
     if loaded.dtype == dtype:
         return loaded
     sha256 = loaded.weights_sha256
     torch_dtype = DTYPES[dtype]
-    # deepcopy takes these in place of the tensors with these ids: so none is held a third time.
+    # deepcopy's memo of objects that are copied already, by the id of the original: it takes the
+    # converted tensors, in place of copies in the old dtype that would take memory too.
     converted: dict[int, Any] = {}
     for parameter in loaded.network.parameters():
         if parameter.is_floating_point():
@@ -182,8 +194,9 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
 def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> LoadedModel:
     """Initialise the architecture of ``loaded`` afresh, as a control.
 
-    What ``loaded`` has lost, the twin lacks too. The global random state is left as it was. With
-    ``instead`` the weights of ``loaded`` are freed first, so that only one model is in memory.
+    The twin lacks the heads, neurons and layers that ``loaded`` has lost. torch's global random
+    state is left as it was. With ``instead`` the weights of ``loaded`` are freed first, so that
+    only one model is in memory; ``loaded`` can then no longer run.
     """
     all_stacks = loaded.with_all_stacks
     parameter = next(all_stacks.model.parameters())
@@ -195,12 +208,12 @@ def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> Loa
     # On the CPU, so that the twin is the same whatever device the model is on.
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)
-        # The class itself, not what the configuration stands for: it may be a T5's encoder alone.
+        # The model's own class: the auto class would make a whole T5 where this is its encoder.
         config = copy.deepcopy(all_stacks.model.config)
         restore(config, settings_before(all_stacks.model))
         network = type(all_stacks.model)(config).float()
     network = network.to(device=device, dtype=dtype)
-    cut_like(network, all_stacks)  # where parts have been removed
+    cut_like(network, all_stacks)
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
     twin = dataclasses.replace(twin, revision=loaded.revision, pooling=loaded.pooling)
     return twin if loaded.view_of is None else twin.only(loaded.stacks[0])

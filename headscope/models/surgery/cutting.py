@@ -8,6 +8,9 @@ Head h owns rows h d_head ... (h + 1) d_head - 1 of the query, key and value map
 biases) and the same columns of the output map. Leaving them out leaves its term out of the sum, and
 nothing else: the result equals a gate of zero. b_O belongs to no head and stays.
 
+An :class:`AttentionModule` is one attention module of a model, with what its family's layout knows
+of it: its four maps, the tensors that they are stored in, and the heads that it has.
+
 References
 ----------
 Michel et al. 2019, arXiv:1905.10650, section 2.3.
@@ -31,24 +34,25 @@ _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 _WIDTHS = ("all_head_size", "inner_dim", "split_size")
 
 
-def cut_module(item: AttentionModule, heads: Collection[int]) -> None:
+def cut_module(attention: AttentionModule, heads: Collection[int]) -> None:
     """Remove all heads of a module but ``heads``, in place; these keep their original indices.
 
     The module remembers the indices. A layer may lose all its heads: b_O is what it then adds.
     """
-    remaining = [head for head in item.head_ids if head in heads]
-    removed = [head for head in item.head_ids if head not in heads]
-    remove_rows(item.stored(), item.head_ids, removed)
+    remaining = [head for head in attention.head_ids if head in heads]
+    removed = [head for head in attention.head_ids if head not in heads]
+    remove_rows(attention.stored(), attention.head_ids, removed)
     # b_O belongs to no head, but a repair changes it: a copy that shares weights needs its own.
-    out = item.projections.out.module
+    out = attention.projections.out.module
     if out.bias is not None:
         replace_stored(out, "bias", out.bias.detach())
-    _mark(item, remaining)
+    _mark(attention, remaining)
+    # let the module's own forward run with the heads that are left
     if not remaining:
-        extend(item.module, WithoutHeads)
-    if len(remaining) < item.heads_before:
-        item.layout.fit(item.module, remaining, item.heads_before)
-        item.projections.out.fit()
+        extend(attention.module, WithoutHeads)  # a forward that only adds b_O
+    if len(remaining) < attention.heads_before:
+        attention.layout.fit(attention.module, remaining, attention.heads_before)
+        attention.projections.out.fit()
 
 
 def cut_modules(
@@ -60,20 +64,22 @@ def cut_modules(
     the module as it is.
     """
     base = getattr(network, "base_model", network)
-    for index, item in enumerate(attention_modules(base)):
-        heads = heads_of(index, item)
+    for index, attention in enumerate(attention_modules(base)):
+        heads = heads_of(index, attention)
         if heads is not None:
-            cut_module(item, heads)
+            cut_module(attention, heads)
 
 
-def _mark(item: AttentionModule, head_ids: Sequence[int]) -> None:
+def _mark(attention: AttentionModule, head_ids: Sequence[int]) -> None:
     """Let a module remember its heads, and set its attributes that count them."""
-    module: Any = item.module
-    vars(module)[HEAD_IDS] = tuple(head_ids)
-    vars(module)[HEADS_BEFORE] = item.heads_before
-    counts = dict.fromkeys(_COUNTS, len(head_ids))
-    widths = dict.fromkeys(_WIDTHS, len(head_ids) * item.d_head)
-    for name, size in (counts | widths).items():
+    module: Any = attention.module
+    setattr(module, HEAD_IDS, tuple(head_ids))
+    setattr(module, HEADS_BEFORE, attention.heads_before)
+    sizes = {
+        **dict.fromkeys(_COUNTS, len(head_ids)),
+        **dict.fromkeys(_WIDTHS, len(head_ids) * attention.d_head),
+    }
+    for name, size in sizes.items():
         if isinstance(getattr(module, name, None), int):
             setattr(module, name, size)
 
@@ -84,9 +90,11 @@ def _mark(item: AttentionModule, head_ids: Sequence[int]) -> None:
 def remove_rows(stored: Iterable[HeadRows], present: Sequence[int], removed: Sequence[int]) -> None:
     """Remove the rows of some heads (or neurons) from stored tensors, in place.
 
-    ``present`` lists all heads that the tensors have, ``removed`` among them.
+    ``stored`` says of each tensor which rows a head owns; a tensor may be listed more than once,
+    as a fused map is for q, k and v. ``present`` lists all heads that the tensors have, ``removed``
+    among them.
     """
-    for head_rows in dict.fromkeys(stored):  # fused maps are listed three times
+    for head_rows in dict.fromkeys(stored):  # each once
         tensor = head_rows.tensor
         if tensor is None:
             continue
@@ -97,7 +105,7 @@ def remove_rows(stored: Iterable[HeadRows], present: Sequence[int], removed: Seq
         replace_stored(head_rows.module, head_rows.name, smaller)
 
 
-def replace_stored(module: nn.Module, name: str, tensor: Tensor) -> None:
+def replace_stored(module: Any, name: str, tensor: Tensor) -> None:
     """Put another tensor in the place of a parameter, and let the module know its new sizes."""
     trained = getattr(module, name).requires_grad
     setattr(module, name, nn.Parameter(tensor.clone(), requires_grad=trained))
@@ -106,4 +114,4 @@ def replace_stored(module: nn.Module, name: str, tensor: Tensor) -> None:
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = tensor.shape
     elif hasattr(module, "nf"):  # GPT-2's maps, which are kept transposed
-        vars(module)["nx"], vars(module)["nf"] = tensor.shape
+        module.nx, module.nf = tensor.shape

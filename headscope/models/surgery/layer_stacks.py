@@ -1,8 +1,11 @@
 """Where a model keeps its layers: an encoder's, a decoder's, or both, by stack and number.
 
-The names of the attention modules say it: layers lie in one list of modules, or in several side by
-side (XLM). An encoder-decoder has a list for each stack, and files number the layers of both in one
-sequence, the decoder's after the encoder's.
+The names of the attention modules say it: ``encoder.layer.3.attention.self`` lies in layer 3 of the
+list ``encoder.layer``. XLM keeps attention, norms and feed-forward networks in lists side by side.
+
+An encoder-decoder has a list for each stack. A layer then has two numbers: its own in the stack,
+and one counted across both stacks, the decoder's after the encoder's: with six layers each, layer 2
+of the decoder is number 8. A layer keeps its numbers when others are removed.
 """
 
 from __future__ import annotations
@@ -32,9 +35,10 @@ class Stack:
     name: str  # ``encoder`` or ``decoder``
     start: int  # Number of its first layer, counted across both stacks
     one_of_two: bool  # Whether the model has an encoder and a decoder
-    owner: nn.Module  # The module that the layers lie in
-    lists: list[nn.ModuleList]  # Of equal length
-    attentions: list[list[AttentionModule]]  # Of each layer
+    owner: nn.Module  # The module that the layers lie in: the base model, or one stack of it
+    lists: list[nn.ModuleList]  # One list of layers, or several of equal length (XLM)
+    #: The attention modules of each layer that is left: one, or two where it has cross-attention
+    attentions: list[list[AttentionModule]]
 
     @property
     def n_layers(self) -> int:
@@ -44,8 +48,12 @@ class Stack:
     @property
     def numbers(self) -> list[int]:
         """Original numbers of the layers, counted across both stacks."""
-        layers = enumerate(self.attentions)
-        return [self.start + getattr(items[0].module, LAYER, i) for i, items in layers]
+        numbers: list[int] = []
+        for index, attentions in enumerate(self.attentions):
+            # where layers were removed, the module is marked with its original number
+            number_in_stack = getattr(attentions[0].module, LAYER, index)
+            numbers.append(self.start + number_in_stack)
+        return numbers
 
     def layer(self, number: int) -> Layer:
         """Return a layer as :func:`remove_layers` takes it, by its number across both stacks."""
@@ -59,35 +67,40 @@ def stacks_of(base: Any) -> list[Stack]:
     attention modules.
     """
     modules = attention_modules(base)
-    by_list = layer_lists(base, modules)
+    by_list = layer_lists(base, modules)  # attention modules by layer, by the list's dotted path
     n_listed = sum(map(len, chain(*by_list.values())))
     if n_listed != len(modules) or len(by_list) > len(STACKS):
         return []
     one_of_two = len(by_list) == 2
     owners = [base.get_encoder(), base.get_decoder()] if one_of_two else [base]
-    n_before = vars(base).get(BEFORE, {})
+    n_before: dict[str, int] = getattr(base, BEFORE, {})
     stacks: list[Stack] = []
     start = 0
     for name, (path, attentions), owner in zip(STACKS, by_list.items(), owners, strict=False):
         if len(set(map(len, attentions))) > 1:
             return []
-        parent, _, _ = path.rpartition(".")
-        siblings = base.get_submodule(parent).children()
         stack = Stack(
             name=name,
             start=start,
             one_of_two=one_of_two,
             owner=owner,
-            lists=[
-                module
-                for module in siblings
-                if isinstance(module, nn.ModuleList) and len(module) == len(attentions)
-            ],
+            lists=_lists_beside(base, path, len(attentions)),
             attentions=attentions,
         )
         stacks.append(stack)
         start += n_before.get(name, stack.n_layers)
     return stacks
+
+
+def _lists_beside(base: nn.Module, path: str, n_layers: int) -> list[nn.ModuleList]:
+    """Return a list of modules and the lists of the same length that lie beside it."""
+    parent, _, _ = path.rpartition(".")
+    siblings = base.get_submodule(parent).children()
+    return [
+        module
+        for module in siblings
+        if isinstance(module, nn.ModuleList) and len(module) == n_layers
+    ]
 
 
 def layer_of(stacks: Sequence[Stack], number: int) -> Layer:

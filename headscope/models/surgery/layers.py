@@ -1,13 +1,17 @@
 """Removing whole layers for real: the model computes as if each of them returned its input.
 
-Its attention, its feed-forward network and their norms go; a norm behind the last layer stays. The
-layers that are left keep their original numbers in every name. That nothing else depends on their
-number is not taken for granted: the shorter model is run and compared with the whole one with these
-layers bypassed.
+A layer goes with its attention, its feed-forward network and their norms; a norm behind the last
+layer stays. A layer of a decoder that reads an encoder goes with its cross-attention too.
 
-A layer of an encoder-decoder's decoder is self-attention, cross-attention and feed-forward network
-together. A table that only the first layer keeps (the relative bias of T5) moves to the new first
-one.
+The layers that are left keep their original numbers. So the modules are marked: the base model
+remembers how many layers each stack had, and what its configuration said of them; every attention
+module remembers the original number of its layer. Of 6 layers without L2, the last attention module
+lies at index 4 of the list and is marked 5.
+
+Nothing is taken for granted of how a family's layers depend on their position: the shorter model is
+run, and compared with the full one in which the same layers return their input.
+
+:func:`remove_layers` is the entry point; the sections after it are its steps.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from headscope.models.run.outputs import agree, outputs
 from headscope.models.run.wrapping import as_before, copied_network, wrap
 from headscope.models.surgery.layer_stacks import BEFORE, Layer, Stack, layer_of, stacks_of
 
-#: Attribute of a base model that has lost layers: its settings before.
+#: Attribute of a base model that has lost layers: the settings that say something of layers, as
+#: they were, by their names in config.json. Beside it stands BEFORE, the number of layers.
 _SETTINGS = "headscope_settings_before"
 _COUNT = "num_hidden_layers"  # The setting that counts layers
 #: Settings of an encoder-decoder as a whole that count the layers of one stack.
@@ -41,7 +46,8 @@ _COUNTS_OF_STACK = {
 _LISTS = ("layer_types",)  # Settings that list something for each layer
 _COUNTERS = (_COUNT, "n_layers", "num_layers")  # Attributes of modules that count layers
 _INDICES = ("layer_idx", "layer_id")  # Attributes of a layer that hold its own number
-_TABLE = "relative_attention_bias"  # Kept by the first layer of T5, for all layers
+#: T5's table of biases by relative position, which the first layer of a stack keeps for all.
+_TABLE = "relative_attention_bias"
 
 
 def remove_layers(
@@ -72,9 +78,12 @@ def remove_layers(
     UnsupportedModelError
         If the model shares layers, computes something else without them, or cannot generate.
     """
+    # what is asked for
     all_stacks = loaded.with_all_stacks
     stacks = _checked_stacks(all_stacks)
     removed = _numbers_to_remove(all_stacks, stacks, list(layers))
+
+    # a copy without these layers, proven to be the full model with them bypassed
     network = copied_network(loaded, share=share)
     remaining = [number for number in kept_layers(all_stacks) if number not in removed]
     try:
@@ -83,7 +92,7 @@ def remove_layers(
         same = not removed or _equals_bypassed(all_stacks, stacks, removed, shorter)
     except InputError:
         raise
-    except Exception as error:  # whatever a family raises that cannot do without them
+    except Exception as error:  # families raise many kinds where a layer is missing
         raise _unsupported(all_stacks, removed, f"it does not run without them: {error}") from error
     if not same:
         raise _unsupported(all_stacks, removed, "other layers would compute something else")
@@ -108,7 +117,8 @@ def _checked_stacks(loaded: LoadedModel) -> list[Stack]:
     """Find the stacks of a model; refuse one whose layers cannot be removed one by one."""
     modules = [site.module for site in loaded.sites]
     stacks = stacks_of(loaded.model)
-    if len(set(modules)) < len(modules) or not stacks:
+    shares_weights = len(set(modules)) < len(modules)
+    if shares_weights or not stacks:
         raise UnsupportedModelError(
             f"The layers of {loaded.name} ({loaded.family}) share their weights or do not lie in a "
             "list, so that none can be removed by itself; remove heads with headscope prune."
@@ -119,7 +129,10 @@ def _checked_stacks(loaded: LoadedModel) -> list[Stack]:
 def _numbers_to_remove(
     loaded: LoadedModel, stacks: Sequence[Stack], layers: Sequence[Layer]
 ) -> set[int]:
-    """Check the layers to remove and return their numbers across both stacks."""
+    """Check the layers to remove and return their numbers, counted across both stacks.
+
+    With six layers in the encoder: ``[("encoder", 1), ("decoder", 2)] -> {1, 8}``.
+    """
     numbers: dict[Layer, int] = {}
     for stack in stacks:
         numbers |= {stack.layer(number): number for number in stack.numbers}
@@ -190,7 +203,8 @@ def kept_layers(loaded: LoadedModel) -> list[int]:
 
 def layers_before(loaded: LoadedModel) -> int:
     """Return how many layers a model had before any was removed; 0 where none was."""
-    return sum(vars(loaded.with_all_stacks.model).get(BEFORE, {}).values())
+    layers_of_stacks: dict[str, int] = getattr(loaded.with_all_stacks.model, BEFORE, {})
+    return sum(layers_of_stacks.values())
 
 
 def count_layers(base: nn.Module) -> int:
@@ -200,7 +214,7 @@ def count_layers(base: nn.Module) -> int:
 
 def settings_before(base: nn.Module) -> dict[str, Any]:
     """Return settings of the configuration as they were before layers were removed."""
-    return dict(vars(base).get(_SETTINGS, {}))
+    return dict(getattr(base, _SETTINGS, {}))
 
 
 def restore(config: Any, settings: Mapping[str, Any]) -> None:
@@ -213,27 +227,30 @@ def restore(config: Any, settings: Mapping[str, Any]) -> None:
 
 
 def drop_layers(network: Any, remaining: Collection[int]) -> None:
-    """Leave only the layers ``remaining``, by original number across both stacks, in place."""
+    """Leave only some layers of a network, in place.
+
+    ``remaining`` are their original numbers, counted across both stacks.
+    """
     base: Any = getattr(network, "base_model", network)
     stacks = stacks_of(base)
-    marks = vars(base)
-    marks.setdefault(BEFORE, {stack.name: stack.n_layers for stack in stacks})
-    marks.setdefault(_SETTINGS, {})
+    # A model that has lost layers before keeps what it remembers of the full one.
+    if not hasattr(base, BEFORE):
+        setattr(base, BEFORE, {stack.name: stack.n_layers for stack in stacks})
+        setattr(base, _SETTINGS, {})
     for stack in stacks:
         stays = [number in remaining for number in stack.numbers]
-        _drop(stack, stays)
-        _state_layers(network, stack, stays)
+        _drop_modules(stack, stays)
+        _change_configurations(network, stack, stays)
 
 
-def _drop(stack: Stack, stays: Sequence[bool]) -> None:
-    """Leave only some layers of one stack.
+def _drop_modules(stack: Stack, stays: Sequence[bool]) -> None:
+    """Leave only some layers of one stack; the modules then count the layers that are left.
 
-    All that speaks of layers in the modules themselves follows: those that stay remember their
-    original numbers, and have the index of their new position.
+    ``stays`` says of each layer whether it stays.
     """
-    for number, items in zip(stack.numbers, stack.attentions, strict=True):
-        for item in items:
-            vars(item.module)[LAYER] = number - stack.start
+    for number, attentions in zip(stack.numbers, stack.attentions, strict=True):
+        for attention in attentions:
+            setattr(attention.module, LAYER, number - stack.start)
     if any(stays):
         first = stack.attentions[0][0].module
         new_first = stack.attentions[stays.index(True)][0].module
@@ -243,29 +260,25 @@ def _drop(stack: Stack, stays: Sequence[bool]) -> None:
             if not stays[index]:
                 del layers[index]
         for index, layer in enumerate(layers):
-            _set_numbers(layer, _INDICES, None, index)
-    _set_numbers(stack.owner, _COUNTERS, stack.n_layers, sum(stays))
+            _set_numbers(layer, _INDICES, index)
+    _set_numbers(stack.owner, _COUNTERS, sum(stays), only_from=stack.n_layers)
 
 
-def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
-    """Let the configurations of a network state the layers of a stack that stay.
+def _change_configurations(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
+    """Let every configuration in a network describe the layers of a stack that stay.
 
-    The base model remembers what the settings of the model as a whole were.
+    The base model remembers the old settings of the model as a whole.
     """
     base: Any = getattr(network, "base_model", network)
-    settings_before = vars(base)[_SETTINGS]
-
-    # every configuration that speaks of these layers, once
     modules = network.modules()
-    if stack.one_of_two:
+    if stack.one_of_two:  # the other stack's own configuration says nothing of these layers
         modules = (network, base, *stack.owner.modules())
-    configs = [vars(module).get("config") for module in modules]
-    distinct = {id(config): config for config in configs if config}
-
-    for config in distinct.values():
-        # what it states of them
+    for config in _configurations(modules):
+        # In an encoder-decoder's configuration, the counts of both stacks have names of their own.
         of_both = stack.one_of_two and config.is_encoder_decoder
+        of_model = of_both or not stack.one_of_two
         counts = _COUNTS_OF_STACK[stack.name] if of_both else (_COUNT,)
+
         changed: dict[str, Any] = {}
         for name in counts:
             if getattr(config, name, None) == stack.n_layers:
@@ -274,12 +287,22 @@ def _state_layers(network: Any, stack: Stack, stays: Sequence[bool]) -> None:
             listed = getattr(config, name, None)
             if isinstance(listed, list | tuple) and len(listed) == stack.n_layers:
                 changed[name] = [value for value, stay in zip(listed, stays, strict=True) if stay]
-        # changed, and remembered where it speaks of the model as a whole
+
         for name, new in changed.items():
-            if of_both or not stack.one_of_two:
-                stated_name = config.attribute_map.get(name, name)
-                settings_before.setdefault(stated_name, getattr(config, name))
+            if of_model:
+                name_in_file = config.attribute_map.get(name, name)
+                getattr(base, _SETTINGS).setdefault(name_in_file, getattr(config, name))
             setattr(config, name, new)
+
+
+def _configurations(modules: Iterable[nn.Module]) -> list[Any]:
+    """List the configurations that modules hold, each once; most modules hold the model's own."""
+    configs: list[Any] = []
+    for module in modules:
+        config = getattr(module, "config", None)
+        if config is not None and not any(config is listed for listed in configs):
+            configs.append(config)
+    return configs
 
 
 def _move_table(first: Any, new_first: Any) -> None:
@@ -294,12 +317,17 @@ def _move_table(first: Any, new_first: Any) -> None:
     new_first.has_relative_attention_bias = True
 
 
-def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: int) -> None:
-    """Set integer attributes (those equal to ``old``, if given) of a module and its submodules."""
+def _set_numbers(
+    module: nn.Module, names: Iterable[str], new: int, *, only_from: int | None = None
+) -> None:
+    """Set attributes of a module and its submodules that are integers, where they have them.
+
+    With ``only_from`` only those that are equal to it.
+    """
     for submodule in module.modules():
         for name in names:
-            value = vars(submodule).get(name)
-            if isinstance(value, int) and old in (None, value):
+            value = vars(submodule).get(name)  # stored, not computed by a property
+            if isinstance(value, int) and (only_from is None or value == only_from):
                 setattr(submodule, name, new)
 
 
@@ -311,8 +339,9 @@ def _equals_bypassed(
 ) -> bool:
     """Whether a shorter model puts out what the full model does with these layers bypassed.
 
-    A layer is bypassed by returning its input. Where lists of modules stand side by side, norms
-    return their input, and other modules add 0.
+    A layer is bypassed by returning its input. A family that keeps attention, feed-forward networks
+    and norms in lists side by side adds what its modules return: there norms return their input,
+    and the others 0.
     """
 
     def bypass(module: Any, returns_input: bool) -> Callable[..., Any]:
@@ -320,7 +349,7 @@ def _equals_bypassed(
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             x = args[0] if args else next(iter(kwargs.values()))
-            output = original(*args, **kwargs)
+            output = original(*args, **kwargs)  # the state, or a tuple that begins with it
             return with_first(output, x if returns_input else torch.zeros_like(x))
 
         return forward
@@ -334,11 +363,12 @@ def _equals_bypassed(
                     forwards[layer] = bypass(layer, returns_input)
     with replaced_forwards(forwards):
         expected = outputs(loaded)
-    return agree(expected, outputs(shorter), 1e-5)  # the same products, whatever their dtype
+    # both compute the same products, so the limit is strict in every dtype
+    return agree(expected, outputs(shorter), 1e-5)
 
 
 def _generates(loaded: LoadedModel) -> bool:
-    """Whether transformers can generate with a model, whose cache counts layers its own way."""
+    """Whether transformers can generate with a model: its cache counts layers in its own way."""
     if not loaded.encoder_decoder or loaded.task_head != "seq2seq":
         return False
     ids, mask = loaded.pad([[loaded.vocab_size // 2, 0]])

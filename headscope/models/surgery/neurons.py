@@ -1,8 +1,8 @@
-"""Cut feed-forward networks down to some of their neurons.
+"""Cut feed-forward networks down to some of their neurons: in place, and as a copy of a model.
 
-In place, as :mod:`~headscope.models.surgery.cutting` does it to heads, and as a copy of a model, as
-:mod:`~headscope.models.surgery.copies` does. :mod:`~headscope.models.anatomy.feed_forward` finds
-the networks.
+:mod:`~headscope.models.anatomy.feed_forward` finds the networks. A :class:`FeedForward` holds the
+first map of one (two if it is gated), its second map, and the neurons that it has by their original
+numbers. A cut network's second map is marked with these numbers.
 """
 
 from __future__ import annotations
@@ -31,30 +31,29 @@ from headscope.models.surgery.cutting import remove_rows, replace_stored
 
 @dataclass(frozen=True)
 class KeptNeurons:
-    """What a file says of one feed-forward network that has lost neurons."""
+    """What a saved model's files say of one feed-forward network that has lost neurons."""
 
-    first: tuple[str, ...]  # Names of its first maps
+    first: tuple[str, ...]  # Dotted paths of its first maps
     before: int  # How many neurons it had
-    ids: tuple[int, ...]  # Original numbers of those that are left
+    ids: tuple[int, ...]  # Original numbers of the neurons that are left
 
 
 def keep_neurons(feed_forward: Neurons, numbers: Collection[int]) -> None:
     """Leave only the neurons with these original numbers, in place."""
-    chosen = set(numbers)
-    removed = [
-        index for index, number in enumerate(feed_forward.neuron_ids) if number not in chosen
-    ]
-    remove_rows(feed_forward.stored(), range(len(feed_forward.neuron_ids)), removed)
+    kept = set(numbers)
+    ids_before = feed_forward.neuron_ids
+    removed = [index for index, number in enumerate(ids_before) if number not in kept]
+    remove_rows(feed_forward.stored(), range(len(ids_before)), removed)
     second = feed_forward.second
     if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
         replace_stored(second, "bias", second.bias.detach())
-    vars(second)[NEURON_IDS] = tuple(n for n in feed_forward.neuron_ids if n in chosen)
-    vars(second)[WIDTH_BEFORE] = feed_forward.width_before
-    vars(second)[FIRST_MAPS] = feed_forward.first
+    setattr(second, NEURON_IDS, tuple(number for number in ids_before if number in kept))
+    setattr(second, WIDTH_BEFORE, feed_forward.width_before)
+    setattr(second, FIRST_MAPS, feed_forward.first)
 
 
 def record_of(base: nn.Module) -> dict[str, KeptNeurons]:
-    """Say which networks have lost neurons, and which are left, for a file."""
+    """Describe the networks that have lost neurons, by the name of their second map, for a file."""
     names = {module: name for name, module in base.named_modules()}
     records: dict[str, KeptNeurons] = {}
     for name, feed_forward in lost_neurons(base).items():
@@ -64,22 +63,30 @@ def record_of(base: nn.Module) -> dict[str, KeptNeurons]:
 
 
 def whole_neurons(base: nn.Module, name: str, record: KeptNeurons) -> Neurons | None:
-    """Find an uncut network by its record in a file; None where there is none that fits."""
+    """Find an uncut network by its record in a file, which may be damaged; None if nothing fits.
+
+    ``name`` is the dotted path of its second map.
+    """
     modules = dict(base.named_modules())
-    candidates = [modules.get(each) for each in (*record.first, name)]
-    maps = [module for module in candidates if isinstance(module, nn.Linear | Conv1D)]
-    if len(maps) != len(candidates) or len(candidates) < 2:
+    first_maps = [modules.get(first_name) for first_name in record.first]
+    second_map = modules.get(name)
+    all_linear = all(isinstance(m, nn.Linear | Conv1D) for m in (*first_maps, second_map))
+    if not first_maps or not all_linear:
         return None
-    *first, second = maps
-    feed_forward = Neurons(tuple(first), second, tuple(range(record.before)), record.before)
+    feed_forward = Neurons(
+        first=tuple(module for module in first_maps if module is not None),
+        second=second_map,
+        neuron_ids=tuple(range(record.before)),
+        width_before=record.before,
+    )
     return feed_forward if feed_forward.fits else None
 
 
 def cut_neurons(base: nn.Module, records: Mapping[str, KeptNeurons]) -> None:
-    """Cut the feed-forward networks of an uncut base model, in place; all of them exist."""
+    """Cut feed-forward networks of an uncut base model, in place, by their second map's name."""
     for name, record in records.items():
         feed_forward = whole_neurons(base, name, record)
-        assert feed_forward is not None
+        assert feed_forward is not None  # the caller has checked the records
         keep_neurons(feed_forward, record.ids)
 
 
@@ -109,6 +116,7 @@ def remove_neurons(
     UnsupportedModelError
         If a layer's network cannot be taken apart.
     """
+    # what is asked for
     all_stacks = loaded.with_all_stacks
     by_name = {feed_forward.name: feed_forward for feed_forward in feed_forwards(all_stacks)}
     for name, numbers in neurons.items():
@@ -118,11 +126,13 @@ def remove_neurons(
                 f"{loaded.name} has no feed-forward network {name}; its first is {first_name}."
             )
         _check_numbers(loaded, by_name[name], numbers)
+
+    # a copy without these neurons
     network = copied_network(loaded, share=share)
     base = getattr(network, "base_model", network)
     for name, numbers in neurons.items():
-        if len(numbers):
-            copied = _same_of_copy(by_name[name], all_stacks.model, base)
+        if len(numbers) > 0:
+            copied = _same_in_copy(by_name[name], all_stacks.model, base)
             keep_neurons(copied, set(copied.neuron_ids).difference(numbers))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
@@ -141,8 +151,8 @@ def _check_numbers(loaded: LoadedModel, feed_forward: FeedForward, numbers: Sequ
         )
 
 
-def _same_of_copy(feed_forward: FeedForward, original: nn.Module, copied: nn.Module) -> FeedForward:
-    """Return the same feed-forward network of a copy."""
+def _same_in_copy(feed_forward: FeedForward, original: nn.Module, copied: nn.Module) -> FeedForward:
+    """Return the same feed-forward network of a copy of the model, by the names of its modules."""
     names = {module: name for name, module in original.named_modules()}
     first = tuple(copied.get_submodule(names[module]) for module in feed_forward.first)
     return dataclasses.replace(

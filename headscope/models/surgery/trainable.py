@@ -1,4 +1,7 @@
-"""Which parameters a way of fine-tuning trains: norms, attention, everything, or equally many."""
+"""Which parameters a way of fine-tuning trains: norms, attention, everything, or equally many.
+
+:func:`choose` is the entry point: it takes the name of a way, such as ``layernorm``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +25,15 @@ class Chosen:
     """A parameter that is trained, some of its entries, or a change of it that has rank one."""
 
     parameter: nn.Parameter  # Of the model
-    #: (n,): which of its entries, counted row by row; None for all of them.
+    #: (n,): which of its entries are trained, counted row by row: of a 2 x 3 matrix [1, 4] are
+    #: (0, 1) and (1, 1). None for all of them.
     entries: Tensor | None = None
-    #: How many numbers of a and b are trained where b a^T is added to a matrix: b's (rows) come
-    #: first. None where the parameter itself is trained.
+    #: Where b a^T is added to a matrix (rows, columns): how many of the rows + columns numbers of b
+    #: and a are trained, b's first. None where the parameter itself is trained.
     rank_one: int | None = None
 
     def __len__(self) -> int:
+        """Return how many numbers are trained."""
         if self.rank_one is not None:
             return self.rank_one
         return self.parameter.numel() if self.entries is None else len(self.entries)
@@ -40,14 +44,19 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
 
     - ``head``: nothing.
     - ``layernorm``: gains and biases of every norm.
-    - ``biases``, ``weights``: as many entries of the other biases, or of the layers' matrices,
-      drawn at random.
-    - ``lora``: as many numbers of changes of rank one, of W_Q and W_V first, then of the other
+    - ``biases``, ``weights``: as many numbers as ``layernorm`` trains: entries of the other biases,
+      or of the layers' matrices, drawn at random.
+    - ``lora``: as many numbers again: changes of rank one, of W_Q and W_V first, then of the other
       matrices of the layers, each in a random order.
     - ``all_biases``: every bias, those of norms included.
     - ``attention``: W_Q, W_K, W_V, W_O with their biases and what else the attention modules hold.
-    - ``all``: everything that the last states depend on; a pooler behind them, say, never gets a
-      gradient.
+    - ``all``: everything that the last hidden states depend on: not a pooler behind them, say,
+      which would never get a gradient.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model has no parameters of this kind, or too few of them.
     """
     if way == "head":
         return []
@@ -68,9 +77,10 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
         if not parameters.all_biases:
             raise UnsupportedModelError(f"{loaded.name} has no biases.")
         return [Chosen(p) for p in parameters.all_biases]
+    # as many numbers as the norms have
     n_of_norms = sum(p.numel() for p in norms)
     if way == "lora":
-        first = parameters.ids_of_queries_and_values
+        first = parameters.queries_and_values
         return _rank_one(loaded, parameters.matrices, first, n_of_norms, seed)
     source = parameters.biases if way == "biases" else parameters.matrices
     return _drawn(loaded, source, n_of_norms, way, seed)
@@ -79,7 +89,8 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
 class _Parameters:
     """The parameters of an encoder by kind, each once, in the order of the model.
 
-    Only those that the last states depend on.
+    Only those that the last hidden states depend on. A parameter is hashed by its identity, so that
+    sets of parameters say which ones they hold, not which values.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -89,10 +100,10 @@ class _Parameters:
         stacks = ("encoder",) if loaded.encoder_decoder else STACKS
         self._sites = [site for site in loaded.sites if site.stack in stacks]
 
-    def _used_among(self, parameters: Iterable[nn.Parameter | None]) -> list[nn.Parameter]:
-        """Return which of some parameters are used."""
-        ids = {id(p) for p in parameters}
-        return [p for p in self.used if id(p) in ids]
+    def _used_among(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Return which of some parameters are used, in the order of the model."""
+        candidates = set(parameters)
+        return [p for p in self.used if p in candidates]
 
     @cached_property
     def _norm_modules(self) -> list[nn.Module]:
@@ -110,19 +121,23 @@ class _Parameters:
         """W_Q, W_K, W_V, W_O with their biases, and what else attention modules hold; no norms."""
         modules: list[nn.Module] = []
         for site in self._sites:
+            modules.append(site.module)
             maps = site.projections
-            modules += [site.module, *(m.module for m in (maps.q, maps.k, maps.v, maps.out))]
-        held = self._used_among(chain.from_iterable(m.parameters() for m in modules))
-        norm_ids = set(map(id, self.norms))
-        return [p for p in held if id(p) not in norm_ids]
+            modules += [linear.module for linear in (maps.q, maps.k, maps.v, maps.out)]
+        in_attention = self._used_among(chain.from_iterable(m.parameters() for m in modules))
+        norms = set(self.norms)
+        return [p for p in in_attention if p not in norms]
 
     @cached_property
     def _of_layers(self) -> list[nn.Parameter]:
-        """What is neither of a norm nor of an embedding, most of which is never read."""
+        """Parameters that belong to no norm and to no table of embeddings.
+
+        Most rows of a table are never read in a fine-tuning: tokens that no text has.
+        """
         tables = [m for m in self._modules if isinstance(m, nn.Embedding)]
         of_tables = chain.from_iterable(table.parameters() for table in tables)
-        excluded = {id(p) for p in chain(self.norms, of_tables)}
-        return [p for p in self.used if id(p) not in excluded]
+        excluded = {*self.norms, *of_tables}
+        return [p for p in self.used if p not in excluded]
 
     @cached_property
     def biases(self) -> list[nn.Parameter]:
@@ -137,16 +152,21 @@ class _Parameters:
     @cached_property
     def all_biases(self) -> list[nn.Parameter]:
         """Every bias, those of norms included."""
-        of_norms = [getattr(module, "bias", None) for module in self._norm_modules]
-        return self._used_among([*self.biases, *of_norms])
+        all_biases = list(self.biases)
+        for norm in self._norm_modules:
+            bias = getattr(norm, "bias", None)  # an RMSNorm has none
+            if isinstance(bias, nn.Parameter):
+                all_biases.append(bias)
+        return self._used_among(all_biases)
 
     @property
-    def ids_of_queries_and_values(self) -> set[int]:
-        """The ids of matrices that hold W_Q and W_V; fused ones hold W_K too."""
-        maps: list[Any] = []
+    def queries_and_values(self) -> set[nn.Parameter]:
+        """The stored matrices of W_Q and W_V; a fused one holds W_K too."""
+        matrices: set[nn.Parameter] = set()
         for site in self._sites:
-            maps += [site.projections.q, site.projections.v]
-        return {id(m.module.weight) for m in maps}
+            for linear in (site.projections.q, site.projections.v):
+                matrices.add(linear.module.weight)
+        return matrices
 
 
 def count(chosen: Sequence[Chosen]) -> int:
@@ -155,7 +175,10 @@ def count(chosen: Sequence[Chosen]) -> int:
 
 
 def _depended_on(loaded: LoadedModel) -> list[nn.Parameter]:
-    """Return the parameters that the last states depend on, found by one tiny backward pass."""
+    """Return the parameters that the last hidden states depend on.
+
+    A tiny forward pass is differentiated: what they do not depend on gets no gradient.
+    """
     parameters = list(loaded.model.parameters())
     before = [p.requires_grad for p in parameters]
     for p in parameters:
@@ -173,8 +196,12 @@ def _depended_on(loaded: LoadedModel) -> list[nn.Parameter]:
 def _drawn(
     loaded: LoadedModel, source: Sequence[nn.Parameter], n: int, way: str, seed: int
 ) -> list[Chosen]:
-    """Draw ``n`` entries from parameters, all equally likely."""
-    bounds = np.cumsum([0, *(p.numel() for p in source)], dtype=np.int64)  # Where each begins
+    """Draw ``n`` entries from parameters, all equally likely.
+
+    The entries of all parameters are numbered on: of parameters with 4 and 6 entries, number 5 is
+    entry 1 of the second.
+    """
+    bounds = np.cumsum([0, *(p.numel() for p in source)], dtype=np.int64)  # 0, 4, 10
     total = int(bounds[-1])
     if total < n:
         raise UnsupportedModelError(
@@ -192,25 +219,28 @@ def _drawn(
 
 
 def _rank_one(
-    loaded: LoadedModel, matrices: Sequence[nn.Parameter], first: set[int], n: int, seed: int
+    loaded: LoadedModel,
+    matrices: Sequence[nn.Parameter],
+    first: set[nn.Parameter],
+    n: int,
+    seed: int,
 ) -> list[Chosen]:
-    """Choose matrices whose changes of rank one have ``n`` numbers; the last one is cut to fit.
+    """Choose matrices whose changes of rank one have ``n`` numbers together.
 
-    Those whose ids are in ``first`` come first.
+    In a random order, the matrices in ``first`` before the others. Of the last one only as many
+    numbers are trained as are missing to ``n``.
     """
     two_dimensional = [p for p in matrices if p.ndim == 2]
     rng = np.random.default_rng((abs(seed), 10))
-    order = sorted(
-        rng.permutation(len(two_dimensional)).tolist(),
-        key=lambda i: id(two_dimensional[i]) not in first,
-    )
+    shuffled = [two_dimensional[i] for i in rng.permutation(len(two_dimensional))]
+    before = [p for p in shuffled if p in first]
+    after = [p for p in shuffled if p not in first]
     chosen: list[Chosen] = []
     n_missing = n
-    for i in order:
+    for matrix in (*before, *after):
         if n_missing > 0:
-            change = Chosen(
-                two_dimensional[i], rank_one=min(n_missing, sum(two_dimensional[i].shape))
-            )
+            rows, columns = matrix.shape
+            change = Chosen(matrix, rank_one=min(n_missing, rows + columns))
             chosen.append(change)
             n_missing -= len(change)
     if n_missing > 0:

@@ -17,7 +17,7 @@ def planted(bert, monkeypatch):
     monkeypatch.setattr(sizes, "MULTIPLE", 4)
     weighed = []
 
-    def files(model, texts):
+    def files(model, n_texts):
         megabytes = len(model.sites) * (1 + width_of(model) / 4)
         weighed.append((len(model.sites), width_of(model)))
         return SimpleNamespace(
