@@ -269,7 +269,7 @@ def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTr
     return RowTrials(
         half=row.texts.half,
         trials=trials_of(pairs, CROSS_WAY),
-        positions=np.arange(max(n_source, n_target)),
+        positions=np.arange(max(n_source, n_target)),  # words of both sides by their numbers
         offset_origin=words_on_line(n_source, n_target, n_target),
         last_word=n_source - 1,
         uniform=uniform,
