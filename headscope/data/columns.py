@@ -119,15 +119,17 @@ COULD_BE_TEXT: frozenset[str] = frozenset().union(
     {"paragraph", "story", "article", "comment", "review", "tweet", "post", "message", "doc"},
     {"utterance", "negative", "sentence3", "text3"},
 )
-#: Names of texts that are usual values of a label, too.
-_ALSO_LABELS = frozenset({"positive", "negative"})
 #: What labels and scores may be called, as :func:`plain` writes it.
 LABELS = ("label", "labels", "goldlabel", "class", "target")
 SCORES = ("score", "similarity", "similarityscore", "label", "gold")
+#: Names of texts that are usual values of a label, too.
+_ALSO_LABELS = frozenset({"positive", "negative"})
 #: Names of columns that number or sort the rows; no reader reads them.
 _NUMBERING = frozenset(
     {"id", "idx", "index", "guid", "uid", "qid", "pid", "pairid", "genre", "split", "lang"}
 )
+#: Plain names that are hardly ever data.
+_USUAL_NAMES = COULD_BE_TEXT - _ALSO_LABELS | _NUMBERING
 
 
 @dataclass(frozen=True)
@@ -301,9 +303,7 @@ def looks_like_header(first_row: Sequence[str], rows_below: Sequence[Sequence[st
             return True
         elif len(cell.split()) >= _LONG or _SENTENCE_MARK.search(cell):
             has_data = True  # a sentence
-        elif plain(cell) in COULD_BE_TEXT - _ALSO_LABELS | _NUMBERING:
-            has_name = True
-        elif len(values) > 1 and _differs_from_column(cell, values):
+        elif plain(cell) in _USUAL_NAMES or _differs_from_column(cell, values):
             has_name = True
     return has_name and not has_data
 
@@ -311,13 +311,15 @@ def looks_like_header(first_row: Sequence[str], rows_below: Sequence[Sequence[st
 def _differs_from_column(cell: str, values: Sequence[str]) -> bool:
     """Whether a cell that is none of the values below it reads like their name.
 
-    The values are few that repeat, or texts that are all longer, or in another script.
+    The values are several, and few that repeat, or texts that are all longer, or of other letters.
     """
+    if len(values) < 2:
+        return False
     are_few = 2 * len(set(values)) <= len(values)
     length = len(cell.split())
     is_shorter = length <= _NAME_WORDS and length < min(map(_length, values))
-    in_other_script = cell.isascii() and not any(map(_LETTER.search, values))
-    return are_few or is_shorter or in_other_script
+    has_other_letters = cell.isascii() and not any(map(_LETTER.search, values))
+    return are_few or is_shorter or has_other_letters
 
 
 def are_labels(values: Sequence[str]) -> bool:
