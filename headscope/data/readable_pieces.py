@@ -69,7 +69,7 @@ def _bytes_of(piece: str, *, byte_level: bool) -> bytes | None:
 
 
 def _characters(pieces: Sequence[bytes]) -> list[str]:
-    """Spell the pieces of one run of bytes: ``[b"a\\xc3", b"\\xa4"]`` -> ``["aä", "…"]``."""
+    r"""Spell the pieces of one run of bytes: ``[b"a\xc3", b"\xa4"]`` -> ``["aä", "…"]``."""
     joined = b"".join(pieces)
     stops = list(accumulate(map(len, pieces)))  # where each piece ends in ``joined``
     shown = [""] * len(pieces)
