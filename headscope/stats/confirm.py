@@ -32,7 +32,7 @@ from headscope.stats.paired_change import Change
 
 LEVEL = 0.95  # Level of the two-sided intervals, of which only one end counts.
 ALPHA = (1 - LEVEL) / 2  # Error probability of each test, and of all of them together.
-STEPS = 16  # Numbers that are tested between no head and all of them, roughly.
+STEPS = 16  # Steps from no head to all heads, between which the tested numbers lie.
 
 
 def ascending(n: int, steps: int = STEPS) -> tuple[int, ...]:

@@ -46,11 +46,10 @@ class ControlStatistics:
 
     #: Mean of sigma / ||B||_F: a random matrix has no scale of its own.
     singular_values: tuple[float, ...]
-    # Means of the fields of MatrixRank with these names:
-    numerical_rank: float | None
-    stable_rank: float | None
-    effective_rank: float | None
-    dims: dict[str, float | None]
+    numerical_rank: float | None  # Mean of :attr:`MatrixRank.numerical_rank`, as the next three
+    stable_rank: float | None  # Mean; None where it is undefined in a draw
+    effective_rank: float | None  # Mean; None where it is undefined in a draw
+    dims: dict[str, float | None]  # Means
     #: Standard deviation of each statistic over the draws (``stable_rank``, ``dims90``, ...); empty
     #: where there was one draw.
     std: dict[str, float]
