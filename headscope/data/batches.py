@@ -203,12 +203,17 @@ def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterat
 
 def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     """Pad sentences into one :class:`Batch`."""
+    # Tokens: (batch, pos).
     input_ids = filled([encoded.ids for encoded in batch], pad_id)
     word_of = filled([encoded.word_of for encoded in batch], -1)
     lengths = torch.tensor([len(encoded) for encoded in batch])
     is_token = torch.arange(input_ids.shape[1]) < lengths[:, None]
     content = word_of >= 0
     special = is_token & ~content
+    special_so_far = special.cumsum(1)
+    special_from_here = special.flip(1).cumsum(1).flip(1)
+
+    # Words, at their first pieces; punctuation at every piece.
     pieces = np.zeros(input_ids.shape, dtype=np.int64)
     punctuation = np.zeros(input_ids.shape, dtype=bool)
     for row, encoded in enumerate(batch):
@@ -216,6 +221,8 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         # The word of a special token is -1, which reads the last entry, False.
         is_mark = np.array([*map(_is_punctuation, encoded.sentence.words), False])
         punctuation[row, : len(encoded)] = is_mark[encoded.word_of]
+
+    # Edges between words, where the sentences have a tree or labelled pairs.
     edges = None
     swapped = None
     if batch[0].sentence.edges is not None:
@@ -226,8 +233,8 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         attention_mask=is_token.long(),
         content=content,
         special=special,
-        first_special=special & (special.cumsum(1) == 1),
-        last_special=special & (special.flip(1).cumsum(1).flip(1) == 1),
+        first_special=special & (special_so_far == 1),
+        last_special=special & (special_from_here == 1),
         punctuation=torch.from_numpy(punctuation),
         first_piece=torch.from_numpy(pieces > 0),
         folds=_folds(batch),

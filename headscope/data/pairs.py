@@ -31,7 +31,8 @@ from headscope.data.tables import read_records
 from headscope.data.word_pieces import placed
 
 _PAIR = ("from", "to", "label")
-_PAIR_NAMES = {name: (name,) for name in _PAIR}
+_PAIR_NAMES = {name: (name,) for name in _PAIR}  # A header calls these columns by their own names
+#: The columns of a table in the first form, and in the second
 _ONE_TEXT = Columns(
     names={"text": ("text", "sentence"), **_PAIR_NAMES},
     order={4: ("text", *_PAIR), 1: ("text",)},
@@ -73,7 +74,8 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
             f"{path} holds no pair; give rows of text, from, to and label, or of source, target, "
             "from, to and label."
         )
-    # All rows have one text, or all have two.
+    # All rows have one text, or all have two. What is found on half 0 is confirmed on half 1, so
+    # that has to have a pair.
     if len(rows[0].texts) == 2:
         texts = _cross_examples(path, rows)
         if not any(example.half == 1 and example.pairs for example in texts[:limit]):

@@ -16,7 +16,6 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -89,9 +88,10 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
 
 def number_in(path: Path, line: int, column: str, text: str) -> float:
     """Read a cell that has to hold a finite number."""
-    number = math.nan
-    with suppress(ValueError):
+    try:
         number = float(text)
+    except ValueError:
+        number = math.nan
     if math.isfinite(number):
         return number
     hint = ""
@@ -112,6 +112,8 @@ def _cell_records(path: Path, columns: Columns) -> Iterator[Record]:
     first_row = next(rows, None)
     if first_row is None:
         return
+
+    # Find the columns, by a header or by their places.
     sample = list(islice(rows, _N_SAMPLE))
     sample_cells = [cells for _, cells in sample]
     line, first_cells = first_row
@@ -123,6 +125,8 @@ def _cell_records(path: Path, columns: Columns) -> Iterator[Record]:
         _refuse_quoted(path, columns, first_cells)
         index_of = _columns_by_place(path, columns, first_row, sample_cells)
         data_rows = chain([first_row], sample, rows)
+
+    # Take their cells from every row.
     for line, cells in data_rows:
         yield line, {column: cells[i] for column, i in index_of.items() if i < len(cells)}
 
@@ -139,10 +143,13 @@ def _refuse_quoted(path: Path, columns: Columns, cells: Sequence[str]) -> None:
 def _refuse_json(path: Path) -> None:
     """Refuse a file of another ending that begins with a JSON object."""
     line = next((line for _, line in read_filled(path)), "").strip()
-    if line.startswith("{") and line.endswith("}"):
-        with suppress(ValueError, RecursionError):
-            json.loads(line)
-            raise CorpusError(f"{path}, line 1: this is JSON, not a sentence; name it .jsonl.")
+    if not line.startswith("{") or not line.endswith("}"):
+        return
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return
+    raise CorpusError(f"{path}, line 1: this is JSON, not a sentence; name it .jsonl.")
 
 
 def _separator(path: Path, columns: Columns) -> str:
@@ -165,7 +172,7 @@ def _separator(path: Path, columns: Columns) -> str:
         return len([cell for cell in cells if columns.name_in([cell])])
 
     best = max(_SEPARATORS, key=n_names)
-    fewest = 1 if is_csv else 2
+    fewest = 1 if is_csv else 2  # a line of plain text may be one name by chance
     if n_names(usual) > 0 or n_names(best) < fewest:
         return usual
     if not is_csv:
@@ -197,6 +204,7 @@ def _same_width(path: Path, columns: Columns, rows: Iterator[_Cells]) -> Iterato
 
 
 def _counted(n: int) -> str:
+    """Write a number of columns."""
     return f"{n} column" if n == 1 else f"{n} columns"
 
 

@@ -105,6 +105,7 @@ def encode_words(
     piece; it is never cut. A word without a piece is left out, with its edges. With ``check`` a
     text is refused of which the tokenizer knows no piece (:func:`tokenise`).
     """
+    # Two passes over one stream: the tokenizer reads texts ahead, some at a time.
     items, items_for_text = tee(items)
     texts = (item.sentence.text for item in items_for_text)
     for item, encoding in zip(items, tokenise(model, texts, check=check), strict=True):

@@ -24,7 +24,9 @@ import numpy as np
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS, ROUNDING
 
-Outputs = Mapping[str, Array]  # Per-example arrays by name; the first axis of each is the example.
+#: What a task measured, as arrays by name whose first axis is the example: {"predicted": (n,),
+#: "label": (n,)}, say.
+Outputs = Mapping[str, Array]
 #: A metric: (outputs, counts (resamples, n)) -> one value per resample.
 Metric = Callable[[Outputs, Array], Array]
 
@@ -44,7 +46,10 @@ def mean_of(name: str, scale: float = 1.0) -> Metric:
 
 
 def ratio_of(total: str, size: str, scale: float = 1.0) -> Metric:
-    """Return the metric sum of ``total`` / sum of ``size``: a mean over parts of examples."""
+    """Return the metric that is the sum of one array over that of another, times ``scale``.
+
+    It is a mean over parts of examples: ``ratio_of("loss", "tokens")`` is the loss of a token.
+    """
 
     def ratio(outputs: Outputs, counts: Array) -> Array:
         sizes = np.maximum(counts @ outputs[size], _TINY)
@@ -65,6 +70,7 @@ class Rate:
 
 
 def _predicted_right(outputs: Outputs) -> Array:
+    """Return 1 for each example whose prediction is its label, else 0."""
     return np.asarray(outputs["predicted"] == outputs["label"], dtype=float)
 
 
