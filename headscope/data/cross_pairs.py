@@ -124,6 +124,7 @@ def encode_labelled(
     A word that yields no piece is left out, with its pairs. Raises :class:`CorpusError` where a
     piece stands for several characters that are counted as words.
     """
+    # Three passes over one stream: the tokenizer reads ahead, some texts at a time.
     examples, for_sources, for_targets = tee(texts, 3)
     sources = (example.source for example in for_sources)
     targets = (example.target for example in for_targets)
@@ -152,7 +153,7 @@ def encode_labelled(
             swapped=_with_pieces(example.swapped, source_words, target_words),
         )
         yield LabelledRow(
-            **vars(row),
+            **vars(row),  # the fields of PairRow
             source_words=source_words,
             target_words=target_words,
             texts=texts_with_pieces,

@@ -1,17 +1,17 @@
 """Entities that tags mark: which scheme tags are written in, and where each entity begins and ends.
 
-A tag is a mark and a type, as in ``B-PER``; ``O`` stands for a word outside of all entities. "Anna
-Karenina saw Rome", tagged B-PER I-PER O B-LOC, has the entities (PER, 0, 1) and (LOC, 3, 3).
+A tag has a letter and a type, as in ``B-PER``; ``O`` stands for a word outside of all entities.
+"Anna Karenina saw Rome", tagged B-PER I-PER O B-LOC, has the entities (PER, 0, 1) and (LOC, 3, 3).
 
 * **IO**: ``I`` on every word. Neighbouring entities of one type cannot be told apart.
 * **IOB1**, **IOB2**: ``I``, and ``B`` on the first word: of every entity (IOB2), or only of one
   that follows another of its type (IOB1).
 * **IOE1**, **IOE2**: the same with ``E`` on the last word.
-* **BIOES**, **BILOU**, **BMES**, **BMEWO**: marks for the first word (``B``), for those inside
+* **BIOES**, **BILOU**, **BMES**, **BMEWO**: letters for the first word (``B``), for those inside
   (``I``, ``M``), the last (``E``, ``L``), and a single one (``S``, ``U``, ``W``).
 
-A mark means the same wherever it occurs, so one reader reads all of them. It is not strict: an
-entity also begins at a mark that should continue one, where none of that type goes before it, and
+A letter means the same wherever it occurs, so one reader reads all of them. It is not strict: an
+entity also begins at a letter that should continue one, where none of that type goes before it, and
 ends where nothing continues it, as seqeval reads IOB and BIOES.
 
 First :class:`Scheme`; then how the scheme of a file's tags and of a model's labels is found; at the
@@ -36,10 +36,10 @@ from headscope.data.examples import Examples
 
 _OUTSIDE = {"O", "o"}  # Tags of a word outside of all entities.
 Entity = tuple[str, int, int]  # Its type, its first word and its last.
-Mark = tuple[str, str]  # One of the letters below, and the type.
+Mark = tuple[str, str]  # Letter and type: ("B", "PER") of B-PER.
 
-_BEGINNING = "BSUW"  # Letters of marks at which an entity begins.
-_ENDING = "ELSUW"  # Letters of marks at which an entity ends.
+_BEGINNING = "BSUW"  # Letters at which an entity begins.
+_ENDING = "ELSUW"  # Letters at which an entity ends.
 #: The letters of each scheme. Some tags fit several schemes, which read them alike: the first
 #: counts.
 _SCHEMES = {
@@ -52,7 +52,7 @@ _SCHEMES = {
     "BMEWO": "BMEW",
 }
 _KNOWN = "IO, IOB1, IOB2, IOE1, IOE2, BIOES, BILOU, BMES and BMEWO, written B-PER, B_PER or PER-B"
-#: Tags whose mark stands before the type, or alone where there is one type; and behind the type.
+#: Tags whose letter stands before the type, or alone where there is one type; and behind the type.
 _BEFORE = (
     re.compile(r"(?P<mark>[^\W\d_])[-_](?P<type>.+)"),
     re.compile(r"(?P<mark>[BIELMSUW])"),
@@ -78,15 +78,15 @@ class Scheme:
         open_kind = ""  # The type of the entity that the last word is in
         first_word: int | None = None  # The first word of this entity; None outside of entities
         for i, tag in enumerate(tags):
-            mark, kind = self.marks.get(tag, ("", ""))
-            continues = bool(mark) and mark not in _BEGINNING and kind == open_kind
+            letter, kind = self.marks.get(tag, ("", ""))
+            continues = bool(letter) and letter not in _BEGINNING and kind == open_kind
             if first_word is not None and not continues:
                 entities.add((open_kind, first_word, i - 1))
                 first_word = None
-            if mark and first_word is None:
+            if letter and first_word is None:
                 open_kind = kind
                 first_word = i
-            if first_word is not None and mark in _ENDING:
+            if first_word is not None and letter in _ENDING:
                 entities.add((open_kind, first_word, i))
                 first_word = None
         if first_word is not None:
@@ -100,7 +100,7 @@ class Scheme:
 
     @property
     def letters(self) -> set[str]:
-        """The marks that occur."""
+        """The letters that occur."""
         return {letter for letter, _ in self.marks.values()}
 
     def written(
@@ -108,18 +108,18 @@ class Scheme:
     ) -> list[str | None]:
         """Write the tags of a sentence; None for a word whose tag this scheme does not have."""
         tag_of = {mark: tag for tag, mark in self.marks.items()}
-        first_mark, inner_mark, last_mark, single_mark = self._marks_by_position()
+        first_letter, inner_letter, last_letter, single_letter = self._letters_by_position()
         tags: list[str | None] = [outside] * n_words
         for kind, first, last in entities:
             for word in range(first, last + 1):
-                tags[word] = tag_of.get((inner_mark, kind))
-            tags[first] = tag_of.get((first_mark, kind))
-            tags[last] = tag_of.get((last_mark, kind))
+                tags[word] = tag_of.get((inner_letter, kind))
+            tags[first] = tag_of.get((first_letter, kind))
+            tags[last] = tag_of.get((last_letter, kind))
             if first == last:
-                tags[first] = tag_of.get((single_mark, kind))
+                tags[first] = tag_of.get((single_letter, kind))
         return tags
 
-    def _marks_by_position(self) -> tuple[str, str, str, str]:
+    def _letters_by_position(self) -> tuple[str, str, str, str]:
         """Return the letters for an entity's first word, inner words, last word and only word.
 
         Of IOB2 these are B, I, I and B; of BIOES they are B, I, E and S.
@@ -128,13 +128,13 @@ class Scheme:
         def first_used(letters: str, otherwise: str) -> str:
             return next((letter for letter in letters if letter in self.letters), otherwise)
 
-        inner_mark = first_used("IM", "I")
-        first_mark = first_used("B", inner_mark)
-        last_mark = first_used("EL", inner_mark)
-        # Where nothing marks a first word, as in IOE, a single word is marked as the last one.
-        like_single = last_mark if first_mark == inner_mark else first_mark
-        single_mark = first_used("SUW", like_single)
-        return first_mark, inner_mark, last_mark, single_mark
+        inner_letter = first_used("IM", "I")
+        first_letter = first_used("B", inner_letter)
+        last_letter = first_used("EL", inner_letter)
+        # Where no letter stands for a first word, as in IOE, a single word is tagged as a last one.
+        like_single = last_letter if first_letter == inner_letter else first_letter
+        single_letter = first_used("SUW", like_single)
+        return first_letter, inner_letter, last_letter, single_letter
 
 
 def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
@@ -149,7 +149,7 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
     if not entity_tags:
         return None
 
-    # Every tag has a mark.
+    # Every tag has a letter.
     for patterns in (_BEFORE, _BEHIND):
         marks = _marks(entity_tags, patterns)
         letters = {letter for letter, _ in marks.values()}
@@ -161,7 +161,7 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
         scheme = Scheme(family, marks)
         return replace(scheme, name=_numbered(scheme, sentences))
 
-    # Refuse tags of which only some have a mark, and marks in words (START-PER).
+    # Refuse tags of which only some have a letter, and words in place of letters (START-PER).
     marked = list(_marks(entity_tags, _BEFORE).values())
     if outside:
         marked += _marks(entity_tags, _BEHIND).values()

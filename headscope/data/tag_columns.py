@@ -37,7 +37,8 @@ _DOCUMENT = "-DOCSTART-"
 _ONTONOTES = "#begin document"
 #: What a header may call the column of words.
 _WORDS = ("tokens", "token", "words", "word", "forms", "form")
-#: What a header may call the column of tags: of the names in the first row here that it has.
+#: What a header may call the column of tags. Where it has names of several of these rows, the first
+#: row counts: of the columns ``ner`` and ``pos`` ``ner`` is read.
 TAGS = (
     ("ner_tags", "ner_tag", "ner"),
     ("tags", "tag", "labels", "label"),
@@ -84,6 +85,7 @@ def read_columns(path: Path) -> Tagged:
             f"{path}: no blank line parts sentences, so its {len(sentences[0]):,} words would be "
             "one sentence; put a blank line behind each sentence."
         )
+
     # Find the columns of words and of tags.
     columns = list(zip(*[row.cells for row in chain(*sentences)], strict=True))
     notes: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ def read_columns(path: Path) -> Tagged:
     language = _language(columns[word_column])
     if language:
         notes = (*notes, f"{language}: before each word is its language, and no part of it.")
+
     # Take both from every row.
     tagged_sentences = []
     for rows in sentences:
