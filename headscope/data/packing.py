@@ -25,7 +25,8 @@ from headscope.data.corpus import Corpus
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise
 
 LENGTH = 128  # Tokens of a window by default; fewer where the model takes fewer.
-SHORTEST = 4  # Fewest tokens of a window: measurements take a quarter of its singular values.
+#: Fewest tokens n of a window: the spectrum sums n / 4 singular values of a pattern, at least one.
+SHORTEST = 4
 
 IntArray = NDArray[np.int64]
 

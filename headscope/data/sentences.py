@@ -8,7 +8,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import NamedTuple
 
 import regex
@@ -89,9 +88,13 @@ class Sentence:
         """Where each word stands in :attr:`text`."""
         if self.written is not None:
             return self.written.spans
-        lengths = [len(word) for word in self.words]
-        stops = accumulate(lengths, lambda stop, length: stop + 1 + length)
-        return tuple((stop - n, stop) for stop, n in zip(stops, lengths, strict=True))
+        spans = []
+        begin = 0
+        for word in self.words:
+            stop = begin + len(word)
+            spans.append((begin, stop))
+            begin = stop + 1  # one space
+        return tuple(spans)
 
     @property
     def guessed(self) -> bool:
@@ -106,7 +109,8 @@ class Sentence:
     def keep(self, words: Sequence[int]) -> Sentence:
         """Return the sentence with some of its words alone, and the edges between these.
 
-        Words are counted anew: where word 0 goes, the edge (1, 2, "obj") becomes (0, 1, "obj").
+        ``words`` are indices, and are counted anew: of words [1, 2] the edge (1, 2, "obj") becomes
+        (0, 1, "obj"). A word whose head is left out has NO_HEAD.
         """
         new_index = {word: new for new, word in enumerate(words)}
         shorter = Sentence(tuple(self.words[word] for word in words))

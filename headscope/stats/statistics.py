@@ -69,14 +69,17 @@ def agresti_coull(hits: float, trials: int, level: float = 0.95) -> tuple[float,
 def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
     """Return p of the exact two-sided McNemar test that both disagreements are equally frequent.
 
-    The arguments count trials that just one of the two hits; p is 1 where they never disagree.
+    The arguments count trials that just one of the two hits, the head or the baseline; p is 1 where
+    they never disagree.
     """
-    a = np.asarray(only_head, dtype=float)
-    b = np.asarray(only_baseline, dtype=float)
-    # The probability of at most the rarer disagreement, of a + b fair coins: the binomial
-    # distribution function is an incomplete beta function.
-    one_sided = betainc(np.maximum(a, b), np.minimum(a, b) + 1, 0.5)
-    one_sided = np.where(a + b > 0, one_sided, 1.0)
+    only_head = np.asarray(only_head, dtype=float)
+    only_baseline = np.asarray(only_baseline, dtype=float)
+    rarer = np.minimum(only_head, only_baseline)
+    commoner = np.maximum(only_head, only_baseline)
+    # The probability that of as many fair coins as there are disagreements ``rarer`` or fewer
+    # fall on one side: the binomial distribution function is an incomplete beta function.
+    one_sided = betainc(commoner, rarer + 1, 0.5)
+    one_sided = np.where(rarer + commoner > 0, one_sided, 1.0)
     return np.asarray(np.minimum(1.0, 2.0 * one_sided))
 
 
