@@ -114,7 +114,7 @@ class Examples:
         return replace(self.pick(rows), drawn=drawn)
 
     def pick(self, rows: Iterable[int]) -> Examples:
-        """Return some examples, with everything that is known of each."""
+        """Return some examples, by their indices, with everything that is known of each."""
         rows = tuple(rows)
         columns: dict[str, Any] = {}
         for name in _OF_EACH_EXAMPLE:
@@ -126,8 +126,11 @@ class Examples:
     @property
     def labels_of_file(self) -> tuple[str, ...]:
         """Every different label, or tag, of the file that these examples were taken from."""
+        if self.all_labels:
+            return self.all_labels
+        labels = self.labels or ()
         tags = chain.from_iterable(self.tags or ())
-        return self.all_labels or tuple(dict.fromkeys((*(self.labels or ()), *tags)))
+        return tuple(dict.fromkeys((*labels, *tags)))
 
     def with_documents(self, indices: Sequence[int]) -> Examples:
         """Keep some documents, and the judgements and candidates among them, renumbered.

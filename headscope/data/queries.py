@@ -177,7 +177,7 @@ def _words(text: str) -> list[str]:
 
 
 def _read(path: Path) -> Examples:
-    """Read any of the three forms; the header of a table says which of two it is."""
+    """Read any of the three forms; the header of a table says which of the last two it is."""
     if path.is_dir():
         return _read_folder(path, path / "qrels" / "test.tsv")
     if path.parent.name == "qrels" and (path.parents[1] / "corpus.jsonl").exists():
@@ -320,7 +320,7 @@ def _joined(
     documents: Mapping[str, str],
     judged: Sequence[_Judged],
 ) -> Examples:
-    """Put queries, documents and what was judged together, by index."""
+    """Make examples of queries and documents (text by id), with the judgements by index."""
     check_size(f"{name}, of queries,", len(queries))
     check_size(f"{name}, of documents,", len(documents))
     index_of = {document: index for index, document in enumerate(documents)}
