@@ -31,7 +31,7 @@ from headscope.data.tag_columns import Tagged, TaggedWord, read_columns
 from headscope.data.tag_json import read_json_lines
 from headscope.data.treebanks import treebank_rows
 
-_Answers = tuple[tuple[int, str], ...]  # Where each begins in the context, and its text
+_Answers = tuple[tuple[int, str], ...]  # Of each answer: where it begins in the context, its text
 
 
 def read_questions(path: str | Path) -> Examples:
@@ -49,7 +49,7 @@ def read_questions(path: str | Path) -> Examples:
         )
     rows = list(_questions(path, content["data"]))
     check_size(path, len(rows))
-    names, questions, contexts, answers_of_each = zip(*rows, strict=True)
+    ids, questions, contexts, answers_of_each = zip(*rows, strict=True)
     if not any(answers_of_each):
         raise CorpusError(f"{path}: no question has an answer; give questions that have some.")
     return Examples(
@@ -57,14 +57,14 @@ def read_questions(path: str | Path) -> Examples:
         sha256=sha256_of_file(path),
         first=questions,
         second=contexts,
-        ids=names,
+        ids=ids,
         answers=answers_of_each,
         may_have_no_answer=not all(answers_of_each),
     )
 
 
 def _questions(path: Path, articles: list[Any]) -> Iterator[tuple[str, str, str, _Answers]]:
-    """Yield name, question, context and answers of every question of a file."""
+    """Yield id, question, context and answers of every question of a file."""
     for i, article in enumerate(articles):
         where = f"{path}, data[{i}]"
         try:
@@ -107,7 +107,7 @@ def read_tagged(path: str | Path) -> Examples:
             f"{path}: every word has the tag {different_tags.pop()!r}, so nothing can be told from "
             "them; give words of several tags."
         )
-    scheme_of_file(str(path), tags)  # one that is unknown is refused before a model is read
+    scheme_of_file(str(path), tags)  # refuses unknown tags before a model is read
     return Examples(
         name=str(path),
         sha256=sha256_of_file(path),
@@ -120,13 +120,13 @@ def read_tagged(path: str | Path) -> Examples:
 
 
 def _sentences(path: Path) -> Tagged:
-    """Read tagged sentences, with notes about their reading."""
+    """Read tagged sentences, with notes for the user, in the form that the file seems to have."""
     comments = ("#", "-DOCSTART-")
     word_lines = (line for _, line in read_filled(path) if not line.startswith(comments))
     first_line = next(word_lines, "")
     cells = first_line.split("\t")
-    ten_columns = len(cells) == 10 and cells[0].replace("-", "").isdecimal()
-    if ten_columns or path.suffix.lower() == ".conllu":
+    has_tree_columns = len(cells) == 10 and cells[0].replace("-", "").isdecimal()
+    if has_tree_columns or path.suffix.lower() == ".conllu":
         return _tagged_treebank(path), ()
     if path.suffix.lower() in JSON or first_line.startswith('{"'):
         return read_json_lines(path)

@@ -1,13 +1,16 @@
 """Padded batches as tensors, with everything that the measurements need to know about the text.
 
-Sentences are sorted by length inside a window and cut into batches of about equally many tokens,
-so little is padded; the window bounds what is held, so memory does not grow with the corpus.
+Word-level facts are stored at the word's *first piece*, so that no measurement needs indices of
+words beside those of tokens. "The dancers sat" with its special tokens, as one row of a batch::
 
-Word-level facts are stored at the word's *first piece*, so that word and piece indices are the same
-thing and no measurement needs a second coordinate system.
+    tokens        [CLS]  the  dance  ##rs  sat  [SEP]
+    content         0     1     1     1     1     0
+    first_piece     0     1     1     0     1     0
+    pieces          0     1     2     0     1     0
 
-First what a batch holds, ending in :class:`Batch` itself; then how sentences, and pairs of source
-and target, become one.
+First :class:`Batch` and what it may hold besides (:class:`RareTargets`, :class:`Source`,
+:class:`CrossWords`); then :func:`buckets`, which cuts sentences into batches of similar lengths,
+and :func:`collate` and :func:`collate_pairs`, which pad them.
 """
 
 from __future__ import annotations
@@ -35,66 +38,19 @@ Item = TypeVar("Item", bound=Sized)
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,
 #: small enough for the activations to stay in the processor's cache and for little padding.
 BATCH_TOKENS = 1024
-LARGE = 50_000_000  # Parameters beyond which what a token needs in memory counts.
+#: A model of more parameters than this needs so much memory for each token that callers read fewer
+#: tokens at a time.
+LARGE = 50_000_000
 
 _is_punctuation = functools.lru_cache(1 << 14)(is_punctuation)
 
 
 @dataclass(frozen=True)
-class CrossWords:
-    """The words on both sides of a batch of sources and targets, and a user's pairs of them."""
-
-    #: (batch, target words, query_pos): 1 / (the word's pieces) where the decoder is to write one
-    target_pieces: Tensor
-    source_pieces: Tensor  # (batch, source words, key_pos): 1 at the word's pieces
-    pieces: Tensor  # (batch, source words), int64: pieces of each; 0 behind the last
-    queries: Tensor  # (batch, target words), bool: 0 behind the last
-    #: (batch, target words, source words), int64: how far a source word lies from the straight line
-    #: between the ends of both sides, in words
-    distance: Tensor
-    half: Tensor  # (batch,), int64
-    edges: EdgeTrials  # The pairs, asked from the target; queries and targets are words
-    swapped: EdgeTrials  # The pairs of another example with as many words on both sides
-
-    @property
-    def inside(self) -> Tensor:
-        """Whether both words exist: (batch, target words, source words)."""
-        return self.queries[..., None] & (self.pieces > 0)[:, None]
-
-    def near(self, farthest: int) -> Tensor:
-        """The distances from -farthest to farthest, clipped, as indices from 0; shaped alike."""
-        return self.distance.clamp(-farthest, farthest) + farthest
-
-
-@dataclass(frozen=True)
-class RareTargets:
-    """Where the rarest words are; all but ``chance`` are (batch, pos), set at first pieces."""
-
-    rarest: Tensor
-    two_rarest: Tensor
-    query: Tensor  # Every word of a sentence that counts, except its rarest
-    uniform: Tensor  # Probability that evenly spread attention hits, at queries
-    chance: Tensor  # (batch,), float64: sum over its queries of (number of rarest) / (words - 1)
-
-
-@dataclass(frozen=True)
-class Source:
-    """What the encoder of a decoder's batch reads: the keys of cross-attention."""
-
-    input_ids: Tensor  # (batch, key_pos), int64
-    attention_mask: Tensor  # (batch, key_pos), int64: 1 at real tokens
-    content: Tensor  # (batch, key_pos), bool: real tokens that are not special
-    #: (batch, query_pos), bool: the queries, where the decoder is to write a token that is not
-    #: special; what it reads there is the token before.
-    predicts_content: Tensor
-
-
-@dataclass(frozen=True)
 class Batch:
-    """A padded batch of sentences with special tokens, as one stack reads them.
+    """A padded batch of sentences with special tokens, as an encoder or a decoder reads them.
 
-    A decoder with a source reads the true target behind a first token that every target begins with
-    (teacher forcing); every piece of it is a word of its own.
+    In a decoder with a source every piece of the target is a word of its own. It is the true target
+    (teacher forcing), behind a first token that every target begins with.
     """
 
     input_ids: Tensor  # (batch, pos), int64
@@ -106,19 +62,21 @@ class Batch:
     last_special: Tensor  # The last one
     punctuation: Tensor  # Pieces of punctuation
     first_piece: Tensor  # The first piece of each word
-    #: (3, pieces), int64: additions that gather the pieces of each word at its first, in about
-    #: log2(pieces) steps: row, position to add, position to add it to. Within a step no target
-    #: occurs twice; sorted by row.
+    #: Additions that sum up what stands at the pieces of each word, at its first piece. One tensor
+    #: (3, additions), int64, for each of about log2(pieces) steps: row, position to add, position
+    #: to add it to (:func:`_folds`). Sorted by row; a step adds to no position twice.
     folds: tuple[Tensor, ...]
-    half: Tensor  # (batch,), int64: 0 or 1, as :func:`.word_pieces.placed` deals sentences
-    pieces: Tensor  # (batch, pos), int64: pieces of each word, at its first piece; 0 elsewhere
-    edges: EdgeTrials | None  # None for text without trees
-    #: The same for the tree of another sentence of as many words; no trials where there is none.
+    #: (batch,), int64, 0 or 1: the half of the corpus; what is chosen on the first half of a corpus
+    #: is confirmed on the second
+    half: Tensor
+    pieces: Tensor  # (batch, pos), int64: number of pieces of each word, at its first; 0 elsewhere
+    edges: EdgeTrials | None  # The edges between the words; None for text without trees
+    #: A control, the edges of another sentence of as many words; no trials where there is none
     swapped: EdgeTrials | None
-    rare: RareTargets  # Without candidates where no frequencies are known
+    rare: RareTargets  # All False where no frequencies of words are known
     causal: bool = False  # Whether a token sees only itself and what stands before it
-    source: Source | None = None  # What an encoder-decoder model reads besides
-    words: CrossWords | None = None  # Of sources and targets with labelled pairs
+    source: Source | None = None  # What the encoder reads, where this is a decoder's batch
+    words: CrossWords | None = None  # Of sources and targets with a user's labelled pairs of words
     left_out: int = 0  # Words of these sentences that have no piece
     #: Sentences in scripts that put no space between words, whose words are not known
     unspaced: int = 0
@@ -131,7 +89,7 @@ class Batch:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What a model is called with."""
+        """Ids and mask that a model is called with, those of the source first."""
         tokens = (self.input_ids, self.attention_mask)
         if self.source is None:
             return tokens
@@ -140,8 +98,11 @@ class Batch:
     @property
     def visible(self) -> Tensor:
         """How many real tokens each position may look at, (batch, pos)."""
-        seen = self.attention_mask.cumsum(dim=1)
-        return seen if self.causal else seen[:, -1:].expand_as(seen)
+        seen_so_far = self.attention_mask.cumsum(dim=1)
+        if self.causal:
+            return seen_so_far
+        sentence_lengths = seen_so_far[:, -1:]
+        return sentence_lengths.expand_as(seen_so_far)
 
     def to(self, device: torch.device | str) -> Batch:
         """Copy every tensor to ``device``."""
@@ -149,8 +110,66 @@ class Batch:
         return moved
 
 
+@dataclass(frozen=True)
+class RareTargets:
+    """Where the rarest words of each sentence are.
+
+    All but ``chance`` are (batch, pos) and set at first pieces. Sentences whose rarest word is a
+    frequent one do not count: nothing is set in their rows.
+    """
+
+    rarest: Tensor  # bool: the words of the lowest frequency
+    two_rarest: Tensor  # bool: the words of the two lowest frequencies
+    query: Tensor  # bool: every word except the rarest
+    uniform: Tensor  # float64: probability that evenly spread attention hits a rarest, at queries
+    chance: Tensor  # (batch,), float64: sum over its queries of (number of rarest) / (words - 1)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the encoder of a decoder's batch reads: the keys of cross-attention."""
+
+    input_ids: Tensor  # (batch, key_pos), int64
+    attention_mask: Tensor  # (batch, key_pos), int64: 1 at real tokens
+    content: Tensor  # (batch, key_pos), bool: real tokens that are not special
+    #: (batch, query_pos), bool: the positions of the decoder that predict a token which is not
+    #: special, one before the position at which the decoder reads that token
+    predicts_content: Tensor
+
+
+@dataclass(frozen=True)
+class CrossWords:
+    """The words of a batch of sources and targets, and a user's labelled pairs of them.
+
+    Queries of cross-attention are words of the target, keys are words of the source.
+    """
+
+    #: (batch, target words, query_pos): 1 / (number of the word's pieces) at the positions where
+    #: the decoder predicts one of them, so that a product averages over them
+    target_pieces: Tensor
+    #: (batch, source words, key_pos): 1 at the word's pieces, so that a product sums over them
+    source_pieces: Tensor
+    pieces: Tensor  # (batch, source words), int64: number of pieces; 0 for padding
+    queries: Tensor  # (batch, target words), bool: False for padding, and for words without a piece
+    #: (batch, target words, source words), int64: how many words a source word lies behind the one
+    #: that a straight line from the first words to the last words pairs with the target word
+    distance: Tensor
+    half: Tensor  # (batch,), int64, 0 or 1: the half of the corpus
+    edges: EdgeTrials  # The user's pairs, asked from the words of the target
+    swapped: EdgeTrials  # A control: the pairs of another example with as many words on both sides
+
+    @property
+    def inside(self) -> Tensor:
+        """Whether both words exist: (batch, target words, source words)."""
+        return self.queries[..., None] & (self.pieces > 0)[:, None]
+
+    def near(self, farthest: int) -> Tensor:
+        """Clip distances to -farthest ... farthest, as indices from 0: -farthest becomes 0."""
+        return self.distance.clamp(-farthest, farthest) + farthest
+
+
 def _moved(value: Any, device: torch.device | str) -> Any:
-    """Copy the tensors in a field to a device, float64 in the widest type that it has."""
+    """Copy the tensors of a field to a device; float64 becomes the widest type that it has."""
     if isinstance(value, Tensor):
         if value.dtype == torch.float64:
             value = value.to(widest_type(device))
@@ -164,10 +183,17 @@ def _moved(value: Any, device: torch.device | str) -> Any:
 
 
 def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterator[list[Item]]:
-    """Cut a window into batches of similar lengths; the same window gives the same batches."""
+    """Cut a window of sentences into batches of similar lengths, so that little is padded.
+
+    None, a sentence that a model cannot read, is left out. A batch has at most ``tokens`` tokens,
+    padding included, unless a single sentence has more. The window bounds what is held, so memory
+    does not grow with the corpus.
+    """
+    sentences = [item for item in window if item is not None]
     batch: list[Item] = []
-    for sentence in sorted((item for item in window if item is not None), key=len):
-        if batch and len(sentence) * (len(batch) + 1) > tokens:
+    for sentence in sorted(sentences, key=len):
+        padded_size = len(sentence) * (len(batch) + 1)  # the longest so far
+        if batch and padded_size > tokens:
             yield batch
             batch = []
         batch.append(sentence)
@@ -177,19 +203,26 @@ def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterat
 
 def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     """Pad sentences into one :class:`Batch`."""
+    # Tokens: (batch, pos).
     input_ids = filled([encoded.ids for encoded in batch], pad_id)
     word_of = filled([encoded.word_of for encoded in batch], -1)
     lengths = torch.tensor([len(encoded) for encoded in batch])
     is_token = torch.arange(input_ids.shape[1]) < lengths[:, None]
     content = word_of >= 0
     special = is_token & ~content
+    special_so_far = special.cumsum(1)
+    special_from_here = special.flip(1).cumsum(1).flip(1)
+
+    # Words, at their first pieces; punctuation at every piece.
     pieces = np.zeros(input_ids.shape, dtype=np.int64)
     punctuation = np.zeros(input_ids.shape, dtype=bool)
     for row, encoded in enumerate(batch):
         pieces[row, encoded.first] = encoded.pieces
-        # The last mark is that of special tokens, whose word is -1.
-        marks = np.array([*map(_is_punctuation, encoded.sentence.words), False])
-        punctuation[row, : len(encoded)] = marks[encoded.word_of]
+        # The word of a special token is -1, which reads the last entry, False.
+        is_mark = np.array([*map(_is_punctuation, encoded.sentence.words), False])
+        punctuation[row, : len(encoded)] = is_mark[encoded.word_of]
+
+    # Edges between words, where the sentences have a tree or labelled pairs.
     edges = None
     swapped = None
     if batch[0].sentence.edges is not None:
@@ -200,8 +233,8 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         attention_mask=is_token.long(),
         content=content,
         special=special,
-        first_special=special & (special.cumsum(1) == 1),
-        last_special=special & (special.flip(1).cumsum(1).flip(1) == 1),
+        first_special=special & (special_so_far == 1),
+        last_special=special & (special_from_here == 1),
         punctuation=torch.from_numpy(punctuation),
         first_piece=torch.from_numpy(pieces > 0),
         folds=_folds(batch),
@@ -217,40 +250,52 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
 
 def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
     """Pad pairs into one :class:`Batch` of what the decoder reads, with the sources."""
+    # The targets become sentences of which every content token is a word.
     sentences = []
     for row in rows:
         ids = np.array(row.decoder_ids, dtype=np.int64)
         content = np.array(row.decoder_content, dtype=np.int64)
         word_of = np.full(len(ids), -1, dtype=np.int64)
         word_of[content] = np.arange(len(content))
-        words = Sentence(("a",) * len(content))  # the words themselves are not used
+        placeholder = Sentence(("a",) * len(content))  # what the words are is not used
         sentences.append(
-            EncodedSentence(ids=ids, word_of=word_of, first=content, sentence=words, rarity=None)
+            EncodedSentence(
+                ids=ids,
+                word_of=word_of,
+                first=content,
+                sentence=placeholder,
+                rarity=None,
+            )
         )
     batch = collate(sentences, pad_id)
+
+    # The sources, and what the placeholders do not tell.
     sources = padded(rows, pad_id, "cpu")
     punctuation = torch.zeros(batch.size, dtype=torch.bool)
     source_content = torch.zeros(sources.input_ids.shape, dtype=torch.bool)
     for i, row in enumerate(rows):
         punctuation[i, list(row.decoder_punctuation)] = True
         source_content[i, list(row.content)] = True
+    # What is predicted at a position is read at the next one; the last position predicts the end.
+    content_at_next = pad(batch.content[:, 1:], (0, 1))  # [batch, pos], False at the last
     source = Source(
         input_ids=sources.input_ids,
         attention_mask=sources.attention_mask,
         content=source_content,
-        # What is written at a position is read at the next one; the last one ends the target.
-        predicts_content=pad(batch.content[:, 1:], (0, 1)),
+        predicts_content=content_at_next,
     )
     return dataclasses.replace(batch, punctuation=punctuation, causal=True, source=source)
 
 
 def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
-    """Return the steps that gather a word's pieces at its first one: see :class:`Batch`.
+    """Return the additions that sum up the pieces of each word at its first: :attr:`Batch.folds`.
 
     Step s = 1, 2, 4, ... adds piece p + s of a word to its piece p, for every p that is a multiple
-    of 2 s.
+    of 2 s. Of a word with pieces 0 to 4::
+
+        step 1: 1 to 0, 3 to 2      step 2: 2 to 0      step 4: 4 to 0
     """
-    # Every piece: its row, its position, and its number within its word.
+    # Of every piece: its row, its position, and its number within its word.
     columns = []
     for row, encoded in enumerate(batch):
         positions = np.flatnonzero(encoded.word_of >= 0)
@@ -269,7 +314,7 @@ def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
 
 
 def _rare(batch: Sequence[EncodedSentence], size: tuple[int, ...]) -> RareTargets:
-    """Mark the rarest words of each sentence; nothing of one that does not count."""
+    """Mark the rarest words of each sentence, none in sentences that do not count."""
     is_rarest = np.zeros(size, dtype=bool)
     is_among_two = np.zeros(size, dtype=bool)
     is_query = np.zeros(size, dtype=bool)

@@ -2,11 +2,11 @@
 
 Names are compared without case, spaces, underscores and hyphens. A table of two texts names them by
 a pair of names that belong together, as GLUE, SuperGLUE and their copies do: ``sentence1`` and
-``sentence2``, ``premise`` and ``hypothesis``. What could be a text and has no part in that pair is
-never passed over: the table is refused. So are two columns for one place.
+``sentence2``, ``premise`` and ``hypothesis``. A table is refused that has another column which
+could be a text, or two columns that could be the same one.
 
-First the names that are known, then :class:`Columns`, what a reader wants of a table; at the end
-what the cells of a table without known names look like.
+First the names that are known, then :class:`Columns`: what a reader, such as that of scored pairs,
+wants of a table. At the end what the cells of a table without known names look like.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.safe_text import visible
 
 Record = tuple[int, dict[str, str]]  # One row: its line number (from 1) and its cells by column.
-#: What readers call a column that holds a text.
+#: The columns that hold a text, as readers (not headers) call them.
 TEXT_COLUMNS = (
     "sentence",
     "sentence1",
@@ -35,7 +35,7 @@ _SEPARATORS = re.compile(r"[\s_-]+")
 
 
 def plain(name: str) -> str:
-    """Return a column's name without what spellings of it differ in."""
+    """Return a column's name without case and separators: ``Sentence_1`` becomes ``sentence1``."""
     return _SEPARATORS.sub("", name).lower()
 
 
@@ -46,14 +46,13 @@ def listed(cells: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Texts:
-    """A kind of table that is known: what it calls its texts, and which columns it has besides."""
+    """A kind of table that is known: what its header calls its texts, and its other columns."""
 
     first: str
     second: str | None = None  # None in a table of single texts
-    #: What such a table alone calls its labels and its scores
-    labels: tuple[str, ...] = ()
-    scores: tuple[str, ...] = ()
-    passed_over: tuple[str, ...] = ()  # Columns that such a table has besides, and nobody reads
+    labels: tuple[str, ...] = ()  # Names of its labels that no other kind of table uses
+    scores: tuple[str, ...] = ()  # Names of its scores that no other kind of table uses
+    passed_over: tuple[str, ...] = ()  # Names of its columns that nobody reads
 
     @cached_property
     def texts(self) -> frozenset[str]:
@@ -62,13 +61,17 @@ class Texts:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """All plain names that are this table's."""
+        """The plain names of all its columns."""
         without_text = (*self.labels, *self.scores, *self.passed_over)
         return self.texts.union(map(plain, without_text))
 
     def fit(self, names: frozenset[str]) -> bool:
-        """Whether plain names hold these texts, and no other column that could be a text."""
-        return self.texts <= names and not (names & COULD_BE_TEXT) - self.names
+        """Whether the plain names of a header are of this kind.
+
+        They hold its texts, and no other column that could be a text.
+        """
+        other_texts = (names & COULD_BE_TEXT) - self.names
+        return self.texts <= names and not other_texts
 
 
 #: Tables of two texts: those of GLUE and SuperGLUE, of SICK, and usual ones.
@@ -97,6 +100,7 @@ PAIRS = (
     Texts("anchor", "positive"),
     Texts("claim", "evidence"),
 )
+#: Tables of single texts.
 SINGLE = (
     Texts("sentence"),
     Texts("text"),
@@ -106,46 +110,53 @@ SINGLE = (
     Texts("question"),
     Texts("question1"),
 )
-#: Translations, where text without labels is wanted: the sources.
+#: Translations, of which a reader of text without labels reads the sources.
 SOURCES = (Texts("source", passed_over=("target",)),)
-#: Columns that hold text for some reader or in some table.
+#: Plain names of columns that hold text for some reader or in some table.
 COULD_BE_TEXT: frozenset[str] = frozenset().union(
     *[table.texts for table in PAIRS + SINGLE + SOURCES],
     {"title", "subject", "headline", "summary", "abstract", "description", "body", "content"},
     {"paragraph", "story", "article", "comment", "review", "tweet", "post", "message", "doc"},
     {"utterance", "negative", "sentence3", "text3"},
 )
-#: Names of texts that are usual labels, too.
-_ALSO_LABELS = frozenset({"positive", "negative"})
 #: What labels and scores may be called, as :func:`plain` writes it.
 LABELS = ("label", "labels", "goldlabel", "class", "target")
 SCORES = ("score", "similarity", "similarityscore", "label", "gold")
-#: Names of columns that no reader reads.
+#: Names of texts that are usual values of a label, too.
+_ALSO_LABELS = frozenset({"positive", "negative"})
+#: Names of columns that number or sort the rows; no reader reads them.
 _NUMBERING = frozenset(
     {"id", "idx", "index", "guid", "uid", "qid", "pid", "pairid", "genre", "split", "lang"}
 )
+#: Plain names that are hardly ever data.
+_USUAL_NAMES = COULD_BE_TEXT - _ALSO_LABELS | _NUMBERING
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What a reader wants of a table."""
+    """What a reader wants of a table: which columns, and how they may be recognised.
+
+    The reader of pairs with a score wants the columns ``sentence1``, ``sentence2`` and ``score``.
+    A header may name the last ``score`` or ``similarity`` (``names``), and the texts as one of the
+    ``tables`` does, such as ``premise`` and ``hypothesis``. Without a header three cells are these
+    columns in this ``order``.
+    """
 
     #: For each column the names that a header may give it, as :func:`plain` writes them
     names: dict[str, tuple[str, ...]]
-    #: For each number of cells in a row, which columns they are where there is no header; a column
-    #: without a name is not read
+    #: For each number of cells in a row, which columns they are where there is no header; ``""`` is
+    #: a cell that is not read
     order: dict[int, tuple[str, ...]]
     needed: tuple[str, ...]  # Columns that every row must have
-    #: The tables of texts that are known, and which two columns are their first and second texts
-    tables: tuple[Texts, ...] = ()
-    text_columns: tuple[str, ...] = ()
+    tables: tuple[Texts, ...] = ()  # The kinds of table whose names of texts are known
+    text_columns: tuple[str, ...] = ()  # The columns that are their first and their second texts
     passed_over: tuple[str, ...] = ()  # Plain names that show a header, and that are not read
-    may_be_empty: tuple[str, ...] = ()  # Columns of ``needed`` that a row may have nothing in
-    text_alone: bool = False  # Whether a row may be its first cell alone
+    may_be_empty: tuple[str, ...] = ()  # Columns of ``needed`` whose cell may be empty
+    text_alone: bool = False  # Whether a row may have its first cell alone
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """Every name that this reader has a use for, second texts aside."""
+        """Every plain name that shows a header; a second text never stands alone."""
         first_texts = [plain(table.first) for table in self.tables]
         return frozenset().union(*self.names.values(), first_texts, self.passed_over)
 
@@ -168,10 +179,10 @@ class Columns:
         return name.endswith("parse") or in_tables or name in self.known
 
     def find(self, where: str, header: Sequence[str]) -> dict[str, int]:
-        """Return which cell of a header names each column, by the column.
+        """Return the index of each column in a header: ``{"sentence1": 0, "score": 2, ...}``.
 
         Raises :class:`CorpusError` where a column that is needed has no name or two, and where
-        another column could be the text; ``where`` begins the sentence.
+        another column could be the text; ``where`` begins the message.
         """
         plain_header = [plain(cell) for cell in header]
         index_of: dict[str, int] = {}
@@ -195,7 +206,10 @@ class Columns:
     def _names_in(
         self, where: str, header: Sequence[str], plain_header: Sequence[str]
     ) -> dict[str, tuple[str, ...]]:
-        """Return what this header may call every column: of a known table, what that calls it."""
+        """Return the names that each column may have in this header.
+
+        Where the header is that of a known table, the texts have this table's names alone.
+        """
         if not self.tables:
             return self.names
         names = frozenset(plain_header)
@@ -228,7 +242,10 @@ class Columns:
         return names_of
 
     def naming(self) -> str:
-        """Say how a header names what is needed, and which names of texts are known besides."""
+        """Tell a user how to name the columns that are needed, and which names of texts are known.
+
+        ``name the columns sentence, label or sentence1, sentence2, label (known for texts: ...)``
+        """
         if not self.tables:
             return f"name the columns {', '.join(self.needed)}"
         without_text = [column for column in self.needed if column not in self.text_columns]
@@ -250,8 +267,8 @@ _SENTENCE_MARK = re.compile(
     r"[.,;:!?\u2026\u3002\uff01\uff1f\u3001\uff0c\u061f\u0964\"()\u00ab\u00bb\u201c]"
 )
 _LETTER = re.compile("[A-Za-z]")
-_LONG = 4  # Words that no name of a column has.
-_NAME_WORDS = 2  # Words that a column's name or a class may have.
+_LONG = 4  # A cell of so many words is no name of a column.
+_NAME_WORDS = 2  # Most words of a class, and of a name that is told by its shortness.
 _FEWEST_REPEATING = 4  # Values that a column needs before repeats are noticed.
 
 
@@ -272,31 +289,37 @@ def _length(text: str) -> int:
 def looks_like_header(first_row: Sequence[str], rows_below: Sequence[Sequence[str]]) -> bool:
     """Whether the first row of a table reads like names above the rows that follow.
 
-    A cell speaks for names where the column has numbers and it is none, where the column repeats
-    few values and it is none of them, where it is shorter than every text below it, or in letters
-    that the column does not use. It speaks for data where it is a number, a value that comes again,
-    or a sentence. Names win by a column of numbers, else by any cell if none speaks for data.
+    It does where one cell stands above a column of numbers, and is none itself; else where a cell
+    reads like a name, and none reads like data.
     """
-    is_data = False
-    is_name = False
+    has_data = False
+    has_name = False
     for cell, *column in zip(first_row, *rows_below, strict=True):
         cell = cell.strip()
         values = [value.strip() for value in column if value.strip()]
         if is_number(cell) or cell in values:
-            is_data = True
+            has_data = True
         elif values and all(map(is_number, values)):
             return True
         elif len(cell.split()) >= _LONG or _SENTENCE_MARK.search(cell):
-            is_data = True
-        elif plain(cell) in COULD_BE_TEXT - _ALSO_LABELS | _NUMBERING:
-            is_name = True
-        elif len(values) > 1:
-            repeats = 2 * len(set(values)) <= len(values)
-            length = len(cell.split())
-            shorter = length <= _NAME_WORDS and length < min(map(_length, values))
-            other_letters = cell.isascii() and not any(map(_LETTER.search, values))
-            is_name = is_name or repeats or shorter or other_letters
-    return is_name and not is_data
+            has_data = True  # a sentence
+        elif plain(cell) in _USUAL_NAMES or _differs_from_column(cell, values):
+            has_name = True
+    return has_name and not has_data
+
+
+def _differs_from_column(cell: str, values: Sequence[str]) -> bool:
+    """Whether a cell that is none of the values below it reads like their name.
+
+    The values are several, and few that repeat, or texts that are all longer, or of other letters.
+    """
+    if len(values) < 2:
+        return False
+    are_few = 2 * len(set(values)) <= len(values)
+    length = len(cell.split())
+    is_shorter = length <= _NAME_WORDS and length < min(map(_length, values))
+    has_other_letters = cell.isascii() and not any(map(_LETTER.search, values))
+    return are_few or is_shorter or has_other_letters
 
 
 def are_labels(values: Sequence[str]) -> bool:
@@ -304,5 +327,6 @@ def are_labels(values: Sequence[str]) -> bool:
     values = [value.strip() for value in values if value.strip()]
     if all(map(is_number, values)):
         return True
-    short = all(len(value.split()) <= _NAME_WORDS for value in values)
-    return short and (len(values) < _FEWEST_REPEATING or 2 * len(set(values)) <= len(values))
+    are_short = all(len(value.split()) <= _NAME_WORDS for value in values)
+    may_repeat = len(values) < _FEWEST_REPEATING or 2 * len(set(values)) <= len(values)
+    return are_short and may_repeat

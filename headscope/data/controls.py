@@ -1,4 +1,7 @@
-"""Controls: a text is also scored against the labels of another one of its size."""
+"""Controls: a text is also scored against the labels of another one of its size.
+
+What a head scores there it would score without reading its own text.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,15 @@ Item = TypeVar("Item")
 
 
 class EarlierTexts(Generic[Item]):
-    """The items of a corpus that came already; the control of the next one is among them."""
+    """The items of a corpus that came already; the control of the next one is among them.
+
+    Of items A, B, C of one size, of which A and B are the same text: the controls are None, None
+    and B.
+    """
 
     def __init__(self) -> None:
-        #: By size: the latest item with its text, and the latest before it with another text
+        #: By size: the latest item, and the latest before it with another text, each behind its
+        #: text: ``[(text, item), (other text, other item)]``
         self._latest: dict[Hashable, list[tuple[Hashable, Item]]] = {}
 
     def control_of(self, item: Item, size: Hashable, text: Hashable) -> Item | None:

@@ -30,13 +30,13 @@ from headscope.data.tables import (
 from headscope.data.treebanks import note_of_multiword, read_treebank
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
-#: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
+#: Number of sentences of the sample that people wrote and annotated; a grammar made the others.
 ANNOTATED = 68
 #: Universal Dependencies names its files LANGUAGE_TREEBANK-ud-SPLIT.conllu.
 _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 Pair = tuple[str, str]  # A source and its target.
 Spans = tuple[tuple[int, int], ...]  # Where words begin and end in a text.
-WINDOW = 2048  # Sentences that are read and sorted by length together, by a single process.
+WINDOW = 2048  # Sentences that one process reads and sorts by length together.
 
 
 class LabelledTexts(NamedTuple):
@@ -46,10 +46,10 @@ class LabelledTexts(NamedTuple):
     target: str
     source_words: Spans
     target_words: Spans
-    pairs: tuple[Edge, ...]  # (word of the target, word of the source, label)
-    half: int  # 0 or 1; examples that share a text lie in one half
-    #: The pairs of the last example before it with as many words on both sides and other texts: a
-    #: control
+    pairs: tuple[Edge, ...]  # (word of the target, word of the source, label), words by number
+    half: int  # 0 or 1: the half of the corpus; examples that share a text lie in one half
+    #: A control: the pairs of the last example before it that has as many words on both sides and
+    #: other texts; empty where there is none
     swapped: tuple[Edge, ...]
 
 
@@ -57,26 +57,27 @@ class LabelledTexts(NamedTuple):
 class Corpus:
     """Lines of text or sentences, where they come from, and what is known about them.
 
-    Iterating yields sentences: a line is split into its words, those of a treebank bring their
-    trees. Pairs of source and target are a corpus with two columns: its lines are the sources that
-    have a word, and :attr:`pairs` starts a pass over both.
+    Iterating yields sentences: a line is split into its words, a sentence of a treebank brings its
+    tree. A corpus of sources and targets has :attr:`pairs`, which starts a pass over both; its
+    sentences are the sources that have a word.
     """
 
-    name: str  # The path as given, or that of the built-in sample
-    sha256: str  # Of the file's bytes (of what was handed over, in memory)
+    name: str  # The path as given, or ``built-in sample (mostly generated)``
+    sha256: str  # Of the file's bytes; of a corpus in memory, of its rows
     n_sentences: int  # What one pass yields, at least 1 unless there are pairs
-    read: Callable[[], Iterator[str | Sentence]]  # Starts a new pass, over lines with a word each
+    #: Starts a new pass over lines (each has a word) or sentences
+    read: Callable[[], Iterator[str | Sentence]]
     has_trees: bool = False  # Whether sentences carry gold dependency trees
     language: str | None = None  # ISO code, where the corpus states it
-    note: str = ""  # What a reader of any count on this corpus should know; mostly empty
-    notes: tuple[str, ...] = ()  # Sentences about what of a table is not read
-    #: The file, if its rows may be pairs of source and target for a model that reads such
+    note: str = ""  # A warning about any count on this corpus; mostly empty
+    notes: tuple[str, ...] = ()  # Sentences that say which columns of a table are not read
+    #: The file of a table: for a model that reads sources and targets its rows may be such pairs
     table: Path | None = None
     pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
     n_pairs: int = 0
-    labels: tuple[str, ...] = ()  # Of a user's own pairs of words
+    labels: tuple[str, ...] = ()  # The labels that a user gives to pairs of words
     characters: bool = False  # Whether every character of a sentence is a word of its own
-    #: Starts a new pass over the same texts with a user's labelled pairs, where there are some
+    #: Starts a new pass over sources and targets with a user's labelled pairs of their words
     labelled: Callable[[], Iterator[LabelledTexts]] | None = None
 
     def __iter__(self) -> Iterator[Sentence]:
@@ -84,7 +85,7 @@ class Corpus:
         return (sentence_of(row) if isinstance(row, str) else row for row in rows)
 
     def lines(self) -> Iterator[str]:
-        """Start a pass over the text as it stands."""
+        """Start a pass over the text of each line or sentence."""
         return (row if isinstance(row, str) else row.text for row in self.read())
 
     def first(self, limit: int | None) -> Corpus:
@@ -105,11 +106,15 @@ class Corpus:
 
     @property
     def sources(self) -> Corpus:
-        """The sentences alone."""
+        """The sentences alone, without the targets of pairs."""
         return dataclasses.replace(self, pairs=None, n_pairs=0, labels=(), labelled=None)
 
     def labels_of(self, stack: str) -> tuple[str, ...]:
-        """Return the labels that heads of a stack are scored for."""
+        """Return the labels that the heads of a stack are scored for.
+
+        Pairs within one text are scored in the encoder, pairs of target and source in
+        cross-attention (``cross``).
+        """
         scored_stack = "cross" if self.n_pairs else "encoder"
         return self.labels if stack == scored_stack else ()
 
@@ -224,8 +229,8 @@ AnyCorpus = Corpus | str | Path | Sequence[Sentence | str | Pair] | None
 def as_corpus(corpus: AnyCorpus) -> Corpus:
     """Take a corpus in any form: None (the sample), a path; lines, sentences or pairs in memory.
 
-    A path that ends in ``.conllu`` is a treebank, any other is plain text. What the rows of a table
-    are is known once there is a model: :func:`.texts.corpus_for`.
+    A path that ends in ``.conllu`` is a treebank, any other is plain text or a table. Whether a
+    table is read as sentences or as pairs depends on the model: ``session/texts.py`` decides it.
     """
     if corpus is None:
         return sample_corpus()

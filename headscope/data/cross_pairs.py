@@ -1,8 +1,12 @@
 """Labelled pairs of a word of a target and a word of its source, as a model's tokens.
 
 Cross-attention looks from the tokens of the target to those of the source. Here words are found in
-the tokens of both, and every word of the target with a pair is asked for its words of the source.
-Four steps: :func:`labelled_texts`, their corpus, :func:`encode_labelled`, :func:`collate_labelled`.
+the tokens of both, and every word of the target with a pair is asked for its words of the source:
+of the source "the cat" and the target "le chat" with the pair (1, 1, "noun"), word 1 of the target
+("chat") is asked for word 1 of the source ("cat").
+
+In four steps: :func:`labelled_texts` finds the words, :func:`corpus_of_labelled` makes a corpus of
+the texts, :func:`encode_labelled` tokenises it, :func:`collate_labelled` makes padded batches.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from headscope.data.sentences import Edge, text_key
 from headscope.data.token_rows import Ends, PairRow, encode_pairs
 from headscope.data.word_pieces import EncodedSentence
 
-CROSS_WAY = "target->source"  # The direction of these pairs
+CROSS_WAY = "target->source"  # How the pairs are asked: from the word of the target
 
 
 def labelled_texts(
@@ -39,8 +43,9 @@ def labelled_texts(
 ) -> list[LabelledTexts]:
     """Find the words of (source, target, pairs), deal them into halves, and add the control.
 
-    Examples that share a text, directly or by way of others, make a group, which lies in one half.
-    An example that repeats both texts of an earlier one, but for case and spaces, is left out.
+    What is chosen on one half is confirmed on the other, so examples that share a text, directly or
+    by way of others, lie in one half. An example that repeats both texts of an earlier one, but for
+    case and spaces, is left out.
     """
     distinct: dict[tuple[str, str], tuple[str, str, tuple[Edge, ...]]] = {}
     for example in examples:
@@ -70,29 +75,35 @@ def labelled_texts(
 def _groups_by_shared_text(texts: Sequence[tuple[str, str]]) -> list[int]:
     """Number the groups of examples that share a source or a target, in order of their first ones.
 
-    A group joins all that hang together: (a, x), (b, y) and (a, y) are one.
+    A group joins all that hang together: (a, x), (b, y), (c, z) and (a, y) -> [0, 0, 1, 0].
     """
-    leader = list(range(len(texts)))  # Of each example one of its group; leaders lead themselves
+    # Union-find: each example points to an earlier one of its group, the first one to itself.
+    pointer = list(range(len(texts)))
 
-    def leader_of(example: int) -> int:
-        while leader[example] != example:
-            example = leader[example]
+    def first_of_group(example: int) -> int:
+        while pointer[example] != example:
+            example = pointer[example]
         return example
 
     first_with: dict[str, int] = {}  # The first example that has a text
-    for example, keys in enumerate(texts):
-        for key in keys:
-            leaders = leader_of(first_with.setdefault(key, example)), leader_of(example)
-            leader[max(leaders)] = min(leaders)
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(leader_of(i), len(numbers)) for i in range(len(texts))]
+    for example, source_and_target in enumerate(texts):
+        for text in source_and_target:
+            this_group = first_of_group(example)
+            other_group = first_of_group(first_with.setdefault(text, example))
+            pointer[max(this_group, other_group)] = min(this_group, other_group)
+    group_numbers: dict[int, int] = {}
+    return [
+        group_numbers.setdefault(first_of_group(example), len(group_numbers))
+        for example in range(len(texts))
+    ]
 
 
 def corpus_of_labelled(
     name: str, sha256: str, texts: Sequence[LabelledTexts], labels: tuple[str, ...]
 ) -> Corpus:
     """Make a corpus of sources and targets with labelled pairs."""
-    corpus = corpus_of_pairs(name, sha256, lambda: ((one.source, one.target) for one in texts))
+    sources_and_targets = [(example.source, example.target) for example in texts]
+    corpus = corpus_of_pairs(name, sha256, lambda: iter(sources_and_targets))
     return dataclasses.replace(corpus, labels=labels, labelled=lambda: iter(texts))
 
 
@@ -101,8 +112,8 @@ class LabelledRow(PairRow):
     """A source and its target as a model reads them, with the words of both."""
 
     source_words: tuple[int, ...]  # For each token of the source its word, -1 for none
-    target_words: tuple[int, ...]  # The same for each token that is to be written
-    texts: LabelledTexts
+    target_words: tuple[int, ...]  # For each token that the decoder is to write its word
+    texts: LabelledTexts  # Without the pairs of words that have no piece
 
 
 def encode_labelled(
@@ -113,6 +124,7 @@ def encode_labelled(
     A word that yields no piece is left out, with its pairs. Raises :class:`CorpusError` where a
     piece stands for several characters that are counted as words.
     """
+    # Three passes over one stream: the tokenizer reads ahead, some texts at a time.
     examples, for_sources, for_targets = tee(texts, 3)
     sources = (example.source for example in for_sources)
     targets = (example.target for example in for_targets)
@@ -133,30 +145,42 @@ def encode_labelled(
             text=example.target,
             words=example.target_words,
             tokens=row.target_spans,
+            # The decoder writes a token one position before it reads it.
             content=[position - 1 for position in row.decoder_content],
         )
-        read = example._replace(
+        texts_with_pieces = example._replace(
             pairs=_with_pieces(example.pairs, source_words, target_words),
             swapped=_with_pieces(example.swapped, source_words, target_words),
         )
         yield LabelledRow(
-            **vars(row), source_words=source_words, target_words=target_words, texts=read
+            **vars(row),  # the fields of PairRow
+            source_words=source_words,
+            target_words=target_words,
+            texts=texts_with_pieces,
         )
 
 
 def _with_pieces(
     pairs: Iterable[Edge], source_words: Sequence[int], target_words: Sequence[int]
 ) -> tuple[Edge, ...]:
-    """Return the pairs of words that both have a piece."""
+    """Return the pairs (target word, source word, label) whose words both have a piece."""
     sources = set(source_words)
     targets = set(target_words)
-    return tuple(pair for pair in pairs if pair[0] in targets and pair[1] in sources)
+    return tuple(
+        (target, source, label)
+        for target, source, label in pairs
+        if target in targets and source in sources
+    )
 
 
 def _words_of_tokens(
     model: TextModel, *, text: str, words: Spans, tokens: Spans, content: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the word of each token, that of its first character which is no space."""
+    """Return the word of each token, -1 for none: the first word that has a character of it.
+
+    ``words`` and ``tokens`` are where they begin and end in the text; only the tokens at the
+    positions ``content`` have a word.
+    """
     word_of_character: dict[int, int] = {}
     for word, (start, stop) in enumerate(words):
         word_of_character.update(dict.fromkeys(range(start, stop), word))
@@ -175,7 +199,7 @@ def _words_of_tokens(
 
 
 def check_characters(model: TextModel, sentences: Iterable[EncodedSentence]) -> None:
-    """Raise unless a model reads texts whose characters are counted one character a piece."""
+    """Raise where a model joins characters of a text whose every character counts as a word."""
     texts = [sentence.sentence.text for sentence in sentences if sentence.left_out]
     for text, encoding in zip(texts, tokenise(model, texts, check=False), strict=True):
         for start, stop in encoding.offsets:
@@ -184,7 +208,7 @@ def check_characters(model: TextModel, sentences: Iterable[EncodedSentence]) -> 
 
 
 def refuse_characters(model: TextModel, piece: str) -> NoReturn:
-    """Say that a model joins characters which are counted as words."""
+    """Raise the error for a piece that joins several characters which count as words."""
     raise CorpusError(
         f"No text has a space, so positions count characters, but {model.name} reads {piece!r} as "
         "one piece; write spaces between the words and count words, or give a model whose pieces "
@@ -199,7 +223,7 @@ def collate_labelled(rows: Sequence[LabelledRow], pad_id: int) -> Batch:
     n_source = max(len(row.texts.source_words) for row in rows)
     n_target = max(len(row.texts.target_words) for row in rows)
 
-    # Which tokens are pieces of which word.
+    # Which tokens are pieces of which word: (batch, words, tokens).
     _, n_source_tokens = batch.source.input_ids.shape
     _, n_target_tokens = batch.size
     source_pieces = _pieces_of_words([row.source_words for row in rows], n_source, n_source_tokens)
@@ -207,11 +231,11 @@ def collate_labelled(rows: Sequence[LabelledRow], pad_id: int) -> Batch:
     pieces = source_pieces.sum(axis=2).astype(np.int64)
     target_pieces /= np.maximum(target_pieces.sum(axis=2, keepdims=True), 1)
 
-    # How far each source word lies from the straight line.
+    # How many words each source word lies behind the one on the straight line.
     distance = np.zeros((len(rows), n_target, n_source), dtype=np.int64)
     for i, row in enumerate(rows):
         on_line = words_on_line(len(row.texts.source_words), len(row.texts.target_words), n_target)
-        distance[i] = np.arange(n_source) - on_line[:, None]
+        distance[i] = np.arange(n_source) - on_line[:, None]  # (target words, source words)
 
     words = CrossWords(
         target_pieces=torch.from_numpy(target_pieces).float(),
@@ -245,19 +269,21 @@ def _pieces_of_words(
 
 
 def words_on_line(n_source: int, n_target: int, n: int) -> Array:
-    """Return the source word beside each target word on a straight line from first to last words.
+    """Return the source word of each target word, were translations a straight line, (n,).
 
-    To the nearest word, (n,); ``n`` may go beyond the ``n_target`` words that there are.
+    The line runs from both first words to both last words: of 5 source words and 3 target words
+    [0, 2, 4]. It goes on behind the last target word where ``n`` is more than ``n_target``.
     """
     steps = max(n_target - 1, 1)
+    # i (n_source - 1) / steps to the nearest integer, in whole numbers
     return (2 * np.arange(n) * (n_source - 1) + steps) // (2 * steps)
 
 
 def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTrials:
     """Ask every word of the target that has a pair for its words of the source.
 
-    ``pieces`` counts those of each word of the source. Evenly spread attention is largest on the
-    words with most pieces: no word of the source is the query itself.
+    ``pieces`` counts the pieces of each word of the source. Evenly spread attention is largest on
+    the words with most pieces, any of them with the same probability.
     """
     n_source = len(row.texts.source_words)
     n_target = len(row.texts.target_words)
@@ -269,7 +295,7 @@ def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTr
     return RowTrials(
         half=row.texts.half,
         trials=trials_of(pairs, CROSS_WAY),
-        positions=np.arange(max(n_source, n_target)),
+        positions=np.arange(max(n_source, n_target)),  # words of both sides by their numbers
         offset_origin=words_on_line(n_source, n_target, n_target),
         last_word=n_source - 1,
         uniform=uniform,

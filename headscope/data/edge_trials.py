@@ -1,7 +1,16 @@
 """The gold edges of sentences as trials: does a head find this word from that one?
 
-An edge of a tree is asked twice, from the word and from its head. :class:`EdgeTrials` has the
-trials of a batch as flat tensors, so that all heads answer all of them at once.
+An edge of a tree is asked twice, from the word and from its head. In "the cat sat" the edges are
+(the, cat, det) and (cat, sat, nsubj), and there are four trials::
+
+    query   targets   label   direction
+    the     cat       det     dep->head
+    cat     sat       nsubj   dep->head
+    cat     the       det     head->dep
+    sat     cat       nsubj   head->dep
+
+:class:`EdgeTrials` has the trials of a batch as flat tensors, so that all heads answer all of them
+at once. :func:`sentence_edge_trials` makes them for sentences, :func:`edge_trials` for any rows.
 """
 
 from __future__ import annotations
@@ -19,92 +28,111 @@ from headscope.core.accumulator import Array, Keys
 from headscope.data.sentences import Edge, Sentence
 from headscope.data.word_pieces import EncodedSentence
 
-#: (half, relation, direction): the half, 0 or 1, is that of :func:`.word_pieces.placed`; and the
-#: same with a word offset.
+#: (half of the corpus, 0 or 1; relation; direction), such as ``(0, "nsubj", "dep->head")``.
 RelationName = tuple[int, str, str]
+#: The same with the offset from query to target, in words.
 OffsetName = tuple[int, str, str, int]
-#: A query word, the words that would be a hit, and (relation, direction).
-Trial = tuple[int, Sequence[int], tuple[str, str]]
 #: How the edges of a tree are asked: from the word, and from its head.
 TREE_WAYS = ("dep->head", "head->dep")
 #: How a user's own pairs are asked: from the first word, and from the second.
 PAIR_WAYS = ("from->to", "to->from")
 
 
+class Trial(NamedTuple):
+    """One query word, and the words that would be a hit."""
+
+    query: int
+    targets: Sequence[int]
+    label: str  # The relation of a tree, or the label of a user's pairs
+    direction: str
+
+
 @dataclass(frozen=True)
 class EdgeTrials:
     """The gold edges of a batch as trials of (relation, direction).
 
-    A trial asks one query word once. Its *pairs* are the words that would be a hit: one head
-    (``dep->head``), or every dependent with that relation (``head->dep``); of a user's own pairs
-    every word that the query is paired with by this label. As an argmax names one word, a trial
-    hits exactly when one of its pairs does. Where words have no first piece in common with their
-    patterns (:class:`CrossWords`), words are named by their numbers instead.
+    Each query with one of its targets is a *pair*: a trial has one pair (``dep->head``), or one for
+    every dependent with that relation (``head->dep``), or one for every word that a user has paired
+    with the query by this label. As an argmax names one word, a trial hits exactly when one of its
+    pairs does.
+
+    Words are named by their first pieces; in cross-attention (:mod:`.cross_pairs`) by their numbers
+    in the target and in the source.
     """
 
     row: Tensor  # (pairs,): example of the batch
     query: Tensor  # (pairs,): first piece of the query word
     target: Tensor  # (pairs,): first piece of the target word
-    trial: Tensor  # (pairs,): which trial the pair belongs to
+    trial: Tensor  # (pairs,): index of the trial that the pair belongs to
     offset_key: Tensor  # (pairs,): index into ``offset_names``
     relation_key: Tensor  # (trials,): index into ``relation_names``
     first: Tensor  # (trials,), bool: whether the sentence's first word would be a hit
-    last: Tensor  # The same for its last word
-    #: (trials,), float64: probability that evenly spread attention hits: its word-level argmax is
-    #: the *other* word with most pieces, any of them where several have as many.
+    last: Tensor  # (trials,), bool: whether the sentence's last word would be a hit
+    #: (trials,), float64: the probability that evenly spread attention hits, see
+    #: :func:`uniform_weight`
     uniform: Tensor
     relation_names: tuple[RelationName, ...]
     offset_names: tuple[OffsetName, ...]
 
 
 class RowTrials(NamedTuple):
-    """The trials of one row of a batch, and what is to be known of its words."""
+    """The trials of one row of a batch, and what has to be known of its words."""
 
-    half: int  # As :func:`.word_pieces.placed` deals sentences
+    half: int  # 0 or 1: the half of the corpus that the row is in
     trials: Iterable[Trial]
-    positions: Array  # (words,): what stands for each word in :class:`EdgeTrials`
-    offset_origin: Array  # (query words,): the word that offsets are counted from
+    positions: Array  # (words,): the name of each word in :class:`EdgeTrials`
+    #: (query words,): the word that the offset of a target is counted from, the query itself within
+    #: one sentence
+    offset_origin: Array
     last_word: int  # The last word that can be a target
-    uniform: Callable[[Array, Array], Array]  # As :func:`uniform_weight`, of query and target words
+    #: From query and target words to the probabilities that evenly spread attention hits
+    uniform: Callable[[Array, Array], Array]
 
 
 def sentence_edge_trials(
     batch: Sequence[EncodedSentence], annotated: Sequence[Sentence | None]
 ) -> EdgeTrials:
-    """Lay out the trials of a batch; each sentence is asked about the tree given for it.
+    """Make the trials of a batch: the words of each sentence are asked for edges of a tree.
 
-    ``annotated`` are the sentences themselves, or others of as many words; None has no trials.
+    ``annotated`` has one tree a sentence: its own, or as a control that of another sentence of as
+    many words; None has no trials.
     """
-    return edge_trials(
-        RowTrials(
-            half=encoded.half,
-            trials=() if sentence is None else _both_ways(sentence),
-            positions=encoded.first,
-            offset_origin=np.arange(len(encoded.first)),
-            last_word=len(encoded.first) - 1,
-            uniform=functools.partial(uniform_weight, encoded.pieces),
+    rows = []
+    for encoded, sentence in zip(batch, annotated, strict=True):
+        n_words = len(encoded.first)
+        rows.append(
+            RowTrials(
+                half=encoded.half,
+                trials=() if sentence is None else _both_ways(sentence),
+                positions=encoded.first,
+                offset_origin=np.arange(n_words),
+                last_word=n_words - 1,
+                uniform=functools.partial(uniform_weight, encoded.pieces),
+            )
         )
-        for encoded, sentence in zip(batch, annotated, strict=True)
-    )
+    return edge_trials(rows)
 
 
 def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
-    """Lay out the trials of a batch, row by row."""
-    # Number relations and offsets, gather the trials, and the pairs of each row as five columns.
+    """Lay out the trials of a batch as flat tensors, row by row."""
+    # Number relations and offsets in the order in which they come, and gather trials and pairs.
     relations = Keys[RelationName]()
     offsets = Keys[OffsetName]()
     trials: list[tuple[int, bool, bool]] = []  # Relation, and whether first and last word hit
-    # Each begins with no pair, so that a batch without trials can be joined too.
+    # Of each row (5, pairs): row, query, target, trial, offset. Both lists begin with no pair, so
+    # that a batch without trials can be concatenated too.
     pair_columns = [np.zeros((5, 0), np.int64)]
     uniform_of_pairs = [np.zeros(0)]
     for row_index, row_trials in enumerate(rows):
-        pairs: list[tuple[int, int, int, int]] = []  # Query, target, trial, offset
-        for query, targets, relation in row_trials.trials:
-            name = (row_trials.half, *relation)
+        pairs: list[tuple[int, int, int, int]] = []  # Query word, target word, trial, offset
+        for query, targets, label, direction in row_trials.trials:
+            relation = (row_trials.half, label, direction)
             for target in targets:
                 offset = int(target - row_trials.offset_origin[query])
-                pairs.append((query, target, len(trials), offsets.index((*name, offset))))
-            trials.append((relations.index(name), 0 in targets, row_trials.last_word in targets))
+                pairs.append((query, target, len(trials), offsets.index((*relation, offset))))
+            first_hits = 0 in targets
+            last_hits = row_trials.last_word in targets
+            trials.append((relations.index(relation), first_hits, last_hits))
         if not pairs:
             continue
         query_words, target_words, trial_numbers, offset_keys = np.array(pairs).T
@@ -118,7 +146,7 @@ def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
         pair_columns.append(np.stack(columns))
         uniform_of_pairs.append(row_trials.uniform(query_words, target_words))
 
-    # Join the rows; the chance of a trial is the sum over its pairs.
+    # Concatenate the rows; the probability of a trial is the sum over its pairs.
     row, query, target, trial, offset_key = torch.from_numpy(np.concatenate(pair_columns, axis=1))
     uniform = np.zeros(len(trials))
     np.add.at(uniform, trial.numpy(), np.concatenate(uniform_of_pairs))
@@ -141,29 +169,39 @@ def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
 def _both_ways(sentence: Sentence) -> Iterator[Trial]:
     """Ask every edge of a sentence from both of its words."""
     edges = sentence.edges or ()
+    reversed_edges = [(second, first, label) for first, second, label in edges]
     forward, backward = TREE_WAYS if sentence.pairs is None else PAIR_WAYS
     yield from trials_of(edges, forward)
-    yield from trials_of(((other, word, label) for word, other, label in edges), backward)
+    yield from trials_of(reversed_edges, backward)
 
 
 def trials_of(edges: Iterable[Edge], direction: str) -> Iterator[Trial]:
-    """Ask each word that edges (from, to, label) leave, once for each label."""
-    targets: dict[tuple[int, str], list[int]] = {}
+    """Ask the first word of edges (first, second, label), once for each of its labels.
+
+    (2, 0, "obj") and (2, 4, "obj") are one trial: word 2, whose targets are words 0 and 4.
+    """
+    targets_of: dict[tuple[int, str], list[int]] = {}
     for query, target, label in edges:
-        targets.setdefault((query, label), []).append(target)
-    for (query, label), words in targets.items():
-        yield query, words, (label, direction)
+        targets_of.setdefault((query, label), []).append(target)
+    for (query, label), targets in targets_of.items():
+        yield Trial(query=query, targets=targets, label=label, direction=direction)
 
 
 def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
     """Return the probability that evenly spread attention of ``query`` is largest on ``target``.
 
-    ``pieces`` counts those of each word, of at least two words; query and target differ.
+    Attention to a word is the sum over its pieces, so it is largest on the *other* word with most
+    pieces, on any of them where several have as many. With pieces [1, 3, 1] word 0 attends most to
+    word 1 (probability 1), and word 1 to word 0 or 2 (1/2 each).
+
+    ``pieces`` (words,) counts the pieces of each word, of two words or more; ``query`` and
+    ``target`` (pairs,) are words, and differ.
     """
     longest = pieces == pieces.max()
     n_longest = int(longest.sum())
-    if n_longest > 1:  # the query itself is no key
-        return np.where(longest[target], 1.0 / (n_longest - longest[query]), 0.0)
+    if n_longest > 1:
+        n_longest_keys = np.where(longest[query], n_longest - 1, n_longest)  # without the query
+        return np.where(longest[target], 1.0 / n_longest_keys, 0.0)
     second_longest = pieces == pieces[~longest].max()
     if_query_is_longest = second_longest[target] / second_longest.sum()
     weight: Array = np.where(longest[query], if_query_is_longest, longest[target].astype(float))

@@ -1,17 +1,21 @@
 """Entities that tags mark: which scheme tags are written in, and where each entity begins and ends.
 
-A tag is a mark and a type, as in ``B-PER``; ``O`` stands for a word outside of all entities.
+A tag has a letter and a type, as in ``B-PER``; ``O`` stands for a word outside of all entities.
+"Anna Karenina saw Rome", tagged B-PER I-PER O B-LOC, has the entities (PER, 0, 1) and (LOC, 3, 3).
 
 * **IO**: ``I`` on every word. Neighbouring entities of one type cannot be told apart.
 * **IOB1**, **IOB2**: ``I``, and ``B`` on the first word: of every entity (IOB2), or only of one
   that follows another of its type (IOB1).
 * **IOE1**, **IOE2**: the same with ``E`` on the last word.
-* **BIOES**, **BILOU**, **BMES**, **BMEWO**: marks for the first word (``B``), for those inside
+* **BIOES**, **BILOU**, **BMES**, **BMEWO**: letters for the first word (``B``), for those inside
   (``I``, ``M``), the last (``E``, ``L``), and a single one (``S``, ``U``, ``W``).
 
-A mark means the same wherever it occurs, so one reader reads all of them. It is not strict: an
-entity also begins at a mark that should continue one, where none of that type goes before it, and
+A letter means the same wherever it occurs, so one reader reads all of them. It is not strict: an
+entity also begins at a letter that should continue one, where none of that type goes before it, and
 ends where nothing continues it, as seqeval reads IOB and BIOES.
+
+First :class:`Scheme`; then how the scheme of a file's tags and of a model's labels is found; at the
+end :func:`in_labels_of`, which rewrites the tags of a file in the scheme of a model's labels.
 
 References
 ----------
@@ -30,13 +34,14 @@ from itertools import chain
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.data.examples import Examples
 
-_OUTSIDE = {"O", "o"}  # What tags call a word outside of all entities.
+_OUTSIDE = {"O", "o"}  # Tags of a word outside of all entities.
 Entity = tuple[str, int, int]  # Its type, its first word and its last.
-Mark = tuple[str, str]  # One of the letters below, and the type.
+Mark = tuple[str, str]  # Letter and type: ("B", "PER") of B-PER.
 
-_BEGINNING = "BSUW"  # Marks at which an entity begins.
-_ENDING = "ELSUW"  # Marks at which one ends.
-#: The marks of each scheme. Some fit several, which read them alike: the first counts.
+_BEGINNING = "BSUW"  # Letters at which an entity begins.
+_ENDING = "ELSUW"  # Letters at which an entity ends.
+#: The letters of each scheme. Some tags fit several schemes, which read them alike: the first
+#: counts.
 _SCHEMES = {
     "IO": "I",
     "IOB": "IB",
@@ -47,7 +52,7 @@ _SCHEMES = {
     "BMEWO": "BMEW",
 }
 _KNOWN = "IO, IOB1, IOB2, IOE1, IOE2, BIOES, BILOU, BMES and BMEWO, written B-PER, B_PER or PER-B"
-#: A mark before its type, or alone where there is one type; and behind it.
+#: Tags whose letter stands before the type, or alone where there is one type; and behind the type.
 _BEFORE = (
     re.compile(r"(?P<mark>[^\W\d_])[-_](?P<type>.+)"),
     re.compile(r"(?P<mark>[BIELMSUW])"),
@@ -70,18 +75,18 @@ class Scheme:
     def entities(self, tags: Sequence[str]) -> set[Entity]:
         """Read the entities of a sentence."""
         entities: set[Entity] = set()
-        open_kind = ""  # The type of the entity that goes on
-        first_word: int | None = None  # Its first word; None where none goes on
+        open_kind = ""  # The type of the entity that the last word is in
+        first_word: int | None = None  # The first word of this entity; None outside of entities
         for i, tag in enumerate(tags):
-            mark, kind = self.marks.get(tag, ("", ""))
-            continues = bool(mark) and mark not in _BEGINNING and kind == open_kind
+            letter, kind = self.marks.get(tag, ("", ""))
+            continues = bool(letter) and letter not in _BEGINNING and kind == open_kind
             if first_word is not None and not continues:
                 entities.add((open_kind, first_word, i - 1))
                 first_word = None
-            if mark and first_word is None:
+            if letter and first_word is None:
                 open_kind = kind
                 first_word = i
-            if first_word is not None and mark in _ENDING:
+            if first_word is not None and letter in _ENDING:
                 entities.add((open_kind, first_word, i))
                 first_word = None
         if first_word is not None:
@@ -95,42 +100,45 @@ class Scheme:
 
     @property
     def letters(self) -> set[str]:
-        """The marks that occur."""
+        """The letters that occur."""
         return {letter for letter, _ in self.marks.values()}
 
     def written(
         self, entities: Iterable[Entity], n_words: int, outside: str | None
     ) -> list[str | None]:
-        """Write the tags of a sentence; None where there is no tag that a word should have."""
+        """Write the tags of a sentence; None for a word whose tag this scheme does not have."""
         tag_of = {mark: tag for tag, mark in self.marks.items()}
-        first_mark, inner_mark, last_mark, single_mark = self._marks_by_position()
+        first_letter, inner_letter, last_letter, single_letter = self._letters_by_position()
         tags: list[str | None] = [outside] * n_words
         for kind, first, last in entities:
             for word in range(first, last + 1):
-                tags[word] = tag_of.get((inner_mark, kind))
-            tags[first] = tag_of.get((first_mark, kind))
-            tags[last] = tag_of.get((last_mark, kind))
+                tags[word] = tag_of.get((inner_letter, kind))
+            tags[first] = tag_of.get((first_letter, kind))
+            tags[last] = tag_of.get((last_letter, kind))
             if first == last:
-                tags[first] = tag_of.get((single_mark, kind))
+                tags[first] = tag_of.get((single_letter, kind))
         return tags
 
-    def _marks_by_position(self) -> tuple[str, str, str, str]:
-        """Return the marks of an entity's first word, inner words, last word and only word."""
+    def _letters_by_position(self) -> tuple[str, str, str, str]:
+        """Return the letters for an entity's first word, inner words, last word and only word.
+
+        Of IOB2 these are B, I, I and B; of BIOES they are B, I, E and S.
+        """
 
         def first_used(letters: str, otherwise: str) -> str:
             return next((letter for letter in letters if letter in self.letters), otherwise)
 
-        inner_mark = first_used("IM", "I")
-        first_mark = first_used("B", inner_mark)
-        last_mark = first_used("EL", inner_mark)
-        # Where nothing marks a first word, as in IOE, a single word is marked as the last one.
-        like_single = last_mark if first_mark == inner_mark else first_mark
-        single_mark = first_used("SUW", like_single)
-        return first_mark, inner_mark, last_mark, single_mark
+        inner_letter = first_used("IM", "I")
+        first_letter = first_used("B", inner_letter)
+        last_letter = first_used("EL", inner_letter)
+        # Where no letter stands for a first word, as in IOE, a single word is tagged as a last one.
+        like_single = last_letter if first_letter == inner_letter else first_letter
+        single_letter = first_used("SUW", like_single)
+        return first_letter, inner_letter, last_letter, single_letter
 
 
 def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
-    """Find the scheme of a file's tags; None where they mark no entities, as parts of speech.
+    """Find the scheme of a file's tags; None where they mark no entities, as parts of speech do.
 
     Types alone (PER, O, LOC) are read as IO where most words are outside.
     """
@@ -141,7 +149,7 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
     if not entity_tags:
         return None
 
-    # Every tag has a mark.
+    # Every tag has a letter.
     for patterns in (_BEFORE, _BEHIND):
         marks = _marks(entity_tags, patterns)
         letters = {letter for letter, _ in marks.values()}
@@ -153,7 +161,7 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
         scheme = Scheme(family, marks)
         return replace(scheme, name=_numbered(scheme, sentences))
 
-    # Some tags are marked and others are not, or in words.
+    # Refuse tags of which only some have a letter, and words in place of letters (START-PER).
     marked = list(_marks(entity_tags, _BEFORE).values())
     if outside:
         marked += _marks(entity_tags, _BEHIND).values()
@@ -161,7 +169,7 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
     if in_words or any(letter in "BI" for letter, _ in marked):
         raise _unknown(CorpusError, name, entity_tags)
 
-    # Types alone.
+    # Tags are types alone.
     commonest = max(counts, key=lambda tag: counts[tag], default="")
     if commonest in outside:
         return Scheme("IO", {tag: ("I", tag) for tag in entity_tags})
@@ -193,7 +201,7 @@ def scheme_of_model(name: str, labels: Iterable[str]) -> Scheme | None:
 
 
 def _marks(tags: Iterable[str], patterns: Sequence[re.Pattern[str]]) -> dict[str, Mark]:
-    """Return the marks of those tags that are written in one of these ways."""
+    """Return the marks of the tags that fit one of the patterns: of B-PER ("B", "PER")."""
     marks: dict[str, Mark] = {}
     for tag in tags:
         match = next(filter(None, (pattern.fullmatch(tag) for pattern in patterns)), None)
@@ -212,25 +220,26 @@ def _family(letters: set[str]) -> str:
 def _numbered(scheme: Scheme, sentences: Iterable[Sequence[str]]) -> str:
     """Return the name of a scheme; IOB and IOE with the number whose rule the tags follow.
 
-    The first one marks only what touches another entity of its type, the second every entity.
+    By rule 1 only an entity that follows another one of its type begins with B, by rule 2 every
+    entity. IOE is IOB read backwards, with E in place of B.
     """
     if scheme.name not in ("IOB", "IOE"):
         return scheme.name
-    # Marks of first words (IOE: of last words) that touch no entity of their type
-    marks_alone: set[str] = set()
+    # Which letters stand at the first word of entities that follow no other one of their type?
+    first_letters: set[str] = set()
     for sentence in sentences:
         in_order = list(sentence)
         if scheme.name == "IOE":
             in_order.reverse()
         kind_before = None
         for tag in in_order:
-            mark, kind = scheme.marks.get(tag, ("", None))
-            if mark and kind != kind_before:
-                marks_alone.add(mark)
+            letter, kind = scheme.marks.get(tag, ("", None))
+            if letter and kind != kind_before:
+                first_letters.add(letter)
             kind_before = kind
-    if "I" not in marks_alone:
+    if "I" not in first_letters:
         return f"{scheme.name}2"
-    if marks_alone == {"I"}:
+    if first_letters == {"I"}:
         return f"{scheme.name}1"
     return f"{scheme.name} (rules 1 and 2 mixed)"
 
@@ -263,8 +272,9 @@ def in_labels_of(
     """Rewrite a file's tags in the scheme of a model's labels, and return that scheme.
 
     The entities stay those that the scheme of the file marks; a note names it. Tags that are
-    numbers are labels already, and those of a type that the model does not have are left as they
-    are. None in place of a scheme where the tags mark no entities.
+    numbers are labels already. Tags of a type that the model does not have are left as they are.
+    The scheme is None, and no tag is changed, where the tags or the labels mark no entities.
+    ``labels`` are the names of the model's classes by number, ``model`` is its name in messages.
     """
     tags = examples.tags or ()
     are_numbers = all(tag.isdecimal() for tag in chain(*tags))
@@ -313,8 +323,9 @@ def _is_written_in(file_scheme: Scheme, model_scheme: Scheme, labels: Iterable[s
     """
     known_labels = {label.lower() for label in labels}
     is_spelled = all(tag.lower() in known_labels for tag in file_scheme.marks)
-    families = (file_scheme.family, model_scheme.family)
-    return is_spelled and (families[0] == families[1] or families == ("IO", "IOB"))
+    is_same_family = file_scheme.family == model_scheme.family
+    may_be_iob = file_scheme.family == "IO" and model_scheme.family == "IOB"
+    return is_spelled and (is_same_family or may_be_iob)
 
 
 def _rewritten(
@@ -327,7 +338,7 @@ def _rewritten(
 ) -> Examples:
     """Write a file's entities in the scheme of a model's labels, and say so."""
     types = _model_types(file_scheme, model_scheme)
-    if types is None:  # the tag that is unknown is named where labels are numbered
+    if types is None:  # the error comes where tags become class numbers, and names the tag
         return examples
     rewritten: list[tuple[str, ...]] = []
     n_joined = 0
@@ -342,9 +353,9 @@ def _rewritten(
                 f"for word {word + 1} of the sentence, tagged {tags[word]!r}; give a model whose "
                 "labels cover the tags."
             )
-        row = tuple(tag for tag in model_tags if tag is not None)
-        n_joined += len(entities) - len(model_scheme.entities(row))
-        rewritten.append(row)
+        new_tags = tuple(tag for tag in model_tags if tag is not None)
+        n_joined += len(entities) - len(model_scheme.entities(new_tags))
+        rewritten.append(new_tags)
     notes = [_reading(file_scheme)]
     if tuple(rewritten) != examples.tags:
         notes.append(f"The file's tags were rewritten in the model's scheme, {model_scheme.name}.")
@@ -362,7 +373,7 @@ def _rewritten(
 
 
 def _model_types(file_scheme: Scheme, model_scheme: Scheme) -> dict[str, str] | None:
-    """Return what a model calls each type of a file, in any case; None if it lacks one."""
+    """Return the model's spelling of each type of a file (PER for per); None if it lacks one."""
     names = {kind for _, kind in model_scheme.marks.values()}
     n_spellings = Counter(kind.lower() for kind in names)
     in_any_case = {kind.lower(): kind for kind in names if n_spellings[kind.lower()] == 1}

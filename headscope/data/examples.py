@@ -1,7 +1,8 @@
 """Examples that a task is measured on: labelled sentences, scored pairs, translations, or text.
 
-Queries with documents, and tagged words and questions, are read in modules of their own:
-:mod:`~headscope.data.queries`, :mod:`~headscope.data.annotated`.
+:class:`Examples` holds those of any task; the functions behind it read them from files. Queries
+with documents are read in :mod:`~headscope.data.queries`, tagged words and questions in
+:mod:`~headscope.data.annotated`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SCORED = Columns(
 )
 
 
-#: Fields of :class:`Examples` that hold something of each example.
+#: Fields of :class:`Examples` that have an entry for each example.
 _OF_EACH_EXAMPLE = (
     "first",
     "second",
@@ -65,7 +66,10 @@ _OF_EACH_EXAMPLE = (
 
 @dataclass(frozen=True)
 class Examples:
-    """Sentences or pairs of them, with what they should give where that is known."""
+    """Sentences or pairs of them, with the right labels, scores or answers where they are known.
+
+    A field that a task does not need is None or empty.
+    """
 
     name: str  # The path as given, or ``built-in sample``
     sha256: str  # Of the file's bytes
@@ -77,19 +81,20 @@ class Examples:
     all_labels: tuple[str, ...] = ()
     scores: tuple[float, ...] | None = None  # Gold similarities
     lines: tuple[int, ...] = ()  # Where each example stands in the file; empty for the sample
-    ids: tuple[str, ...] | None = None  # What the file calls each query or question
-    #: What the queries in ``first`` are answered from, the same for all of them.
-    documents: tuple[str, ...] = ()
-    #: Of each query: the grades of the documents that were judged for it, by their indices.
+    ids: tuple[str, ...] | None = None  # The file's own name of each query or question
+    documents: tuple[str, ...] = ()  # That answer the queries in ``first``, the same for all
+    #: Of each query: the grades of the documents that were judged for it, by their indices in
+    #: ``documents``
     relevance: tuple[Mapping[int, float], ...] | None = None
-    candidates: tuple[tuple[int, ...], ...] | None = None  # Of each query: documents to be ordered
-    words: tuple[tuple[str, ...], ...] | None = None  # Of each sentence, and their tags
-    tags: tuple[tuple[str, ...], ...] | None = None
-    #: Of each question in ``first``: the right answers and where they begin in the context, which
-    #: is in ``second``. None where no answer is right.
+    #: Of each query: indices of the documents that are to be ordered for it
+    candidates: tuple[tuple[int, ...], ...] | None = None
+    words: tuple[tuple[str, ...], ...] | None = None  # Of each sentence: its words
+    tags: tuple[tuple[str, ...], ...] | None = None  # Of each sentence: the tags of its words
+    #: Of each question in ``first``: where each right answer begins in the context, which is in
+    #: ``second``, and its text; empty for a question that has none
     answers: tuple[tuple[tuple[int, str], ...], ...] | None = None
-    may_have_no_answer: bool = False  # Whether any question of the file has none
-    notes: tuple[str, ...] = ()  # What was left out of the file
+    may_have_no_answer: bool = False  # Whether any question of the file has no answer
+    notes: tuple[str, ...] = ()  # Sentences that say what was left out of the file
     drawn: str = ""  # ``60 of 1,379 examples, chosen at random (seed 0)``; empty where all are here
 
     def __len__(self) -> int:
@@ -109,7 +114,7 @@ class Examples:
         return replace(self.pick(rows), drawn=drawn)
 
     def pick(self, rows: Iterable[int]) -> Examples:
-        """Return some examples, with everything that is known of each."""
+        """Return some examples, by their indices, with everything that is known of each."""
         rows = tuple(rows)
         columns: dict[str, Any] = {}
         for name in _OF_EACH_EXAMPLE:
@@ -121,11 +126,17 @@ class Examples:
     @property
     def labels_of_file(self) -> tuple[str, ...]:
         """Every different label, or tag, of the file that these examples were taken from."""
+        if self.all_labels:
+            return self.all_labels
+        labels = self.labels or ()
         tags = chain.from_iterable(self.tags or ())
-        return self.all_labels or tuple(dict.fromkeys((*(self.labels or ()), *tags)))
+        return tuple(dict.fromkeys((*labels, *tags)))
 
     def with_documents(self, indices: Sequence[int]) -> Examples:
-        """Keep some documents, renumbered, with what is judged of them."""
+        """Keep some documents, and the judgements and candidates among them, renumbered.
+
+        ``indices`` (2, 5) make document 2 the new document 0, and 5 the new 1.
+        """
         new_index = {index: i for i, index in enumerate(indices)}
         relevance = None
         if self.relevance is not None:
@@ -143,7 +154,11 @@ class Examples:
         return replace(self, documents=documents, relevance=relevance, candidates=candidates)
 
     def can_be_ranked(self, query: int, fewest: int = 2) -> bool:
-        """Whether a query has a relevant document, where that is known, and enough to order."""
+        """Whether a query can be measured.
+
+        Where relevance is known, it has a relevant document; where its candidates are known, they
+        are ``fewest`` or more.
+        """
         if self.relevance is not None:
             best_grade = max(self.relevance[query].values(), default=0.0)
             if best_grade <= 0:
@@ -199,7 +214,10 @@ def read_translations(path: str | Path) -> Examples:
 def _read(
     path: str | Path, columns: Columns, first: str, second: str | None = None
 ) -> tuple[Examples, list[Record]]:
-    """Read a table whose columns ``first`` and ``second`` hold texts; return its records too."""
+    """Read a table whose columns ``first`` and ``second`` hold texts.
+
+    Returns examples with these texts alone, and the rows of the table, for the columns besides.
+    """
     path = Path(path)
     rows = list(read_records(path, columns))
     check_size(path, len(rows))
@@ -221,8 +239,13 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
     """
     text = as_corpus(path)
     check_size(text.name, min(text.n_sentences, limit or text.n_sentences))
-    lines = tuple(text.lines())
-    return Examples(text.name, text.sha256, first=lines, notes=text.notes).draw(limit, seed)
+    examples = Examples(
+        name=text.name,
+        sha256=text.sha256,
+        first=tuple(text.lines()),
+        notes=text.notes,
+    )
+    return examples.draw(limit, seed)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:

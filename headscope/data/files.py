@@ -36,7 +36,7 @@ _MARKS = (
     (b"\xfe\xff", "utf-16"),
 )
 _UTF8 = "utf-8-sig"
-_UNDECODED = re.compile("[\ud800-\udfff]")  # Bytes that are not UTF-8, once they are escaped
+_UNDECODED = re.compile("[\ud800-\udfff]")  # Surrogates: bytes that are not UTF-8, once decoded
 _CHUNK = 1 << 16  # Bytes or characters that are read at a time
 
 
@@ -50,13 +50,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise CorpusError(f"{path} is not a file on disk and cannot be read twice; save it first.")
     try:
         with path.open("rb") as file:
-            head = file.read(_CHUNK)
+            first_bytes = file.read(_CHUNK)
     except FileNotFoundError:
         raise CorpusError(f"There is no file {path}; check the path.") from None
     except OSError as error:
         raise CorpusError(f"{path} cannot be read ({error.strerror}); give a text file.") from None
-    _refuse_no_text(path, head)
-    encoding = next((name for mark, name in _MARKS if head.startswith(mark)), _UTF8)
+    _refuse_no_text(path, first_bytes)
+    encoding = next((name for mark, name in _MARKS if first_bytes.startswith(mark)), _UTF8)
     number = 0
     try:
         with _opened(path, encoding, _line_end(path, encoding)) as file:
@@ -73,13 +73,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from None
 
 
-def _refuse_no_text(path: Path, head: bytes) -> None:
+def _refuse_no_text(path: Path, first_bytes: bytes) -> None:
     """Refuse archives, spreadsheets and the like by their first bytes."""
     for mark, kind, mend in _NO_TEXT:
-        if head.startswith(mark):
+        if first_bytes.startswith(mark):
             raise CorpusError(f"{path} is {kind}, not text; {mend}.")
-    marked = any(head.startswith(mark) for mark, _ in _MARKS)
-    if not marked and 4 * head.count(0) >= len(head) > 1:
+    has_mark = any(first_bytes.startswith(mark) for mark, _ in _MARKS)
+    if not has_mark and 4 * first_bytes.count(0) >= len(first_bytes) > 1:
         raise CorpusError(
             f"{path} is not UTF-8: a quarter of its bytes or more are zero, as in UTF-16 without a "
             "byte order mark; convert the file (iconv -f UTF-16LE -t UTF-8)."
@@ -87,7 +87,7 @@ def _refuse_no_text(path: Path, head: bytes) -> None:
 
 
 def _opened(path: Path, encoding: str, line_end: str) -> TextIO:
-    """Open a text; bytes that are not UTF-8 become characters that can be found in their line."""
+    """Open a text; bytes that are not UTF-8 become surrogates, which :func:`read_lines` refuses."""
     errors = "surrogateescape" if encoding == _UTF8 else "strict"
     return path.open(encoding=encoding, errors=errors, newline=line_end)
 

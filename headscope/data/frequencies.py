@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,10 +27,10 @@ class Frequencies:
     """Word frequencies and where they come from."""
 
     source: str  # Named in every output: the file, ``wordfreq VERSION, language xx`` or the corpus
-    #: Lower-cased word to count or relative frequency; 0 for an unseen word
+    #: From a lower-cased word to its count or relative frequency; 0 for an unseen word
     frequency: Callable[[str], float]
     frequent: frozenset[str]  # The 500 most frequent words
-    sha256: str | None = None  # Of the user's file
+    sha256: str | None = None  # Of the user's file; None of another source
 
 
 def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | None) -> Frequencies:
@@ -37,15 +38,16 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
     if path is not None:
         return _from_file(Path(path))
     code = corpus.language if language is None else language
-    listed = None if code is None else wordfreq_list(code)
-    if listed is not None:
+    list_code = None if code is None else wordfreq_list(code)
+    if list_code is not None:
         try:
-            return _from_wordfreq(listed)
+            return _from_wordfreq(list_code)
         except ModuleNotFoundError as error:
-            if language is not None:  # it was asked for, and not only read off the file's name
+            # A language that is only read off the file's name was not asked for: go on without.
+            if language is not None:
                 raise InputError(
                     f"wordfreq needs the package {error.name} to look up words of the language "
-                    f"{listed}; install it (pip install 'wordfreq[cjk]') or give a file of "
+                    f"{list_code}; install it (pip install 'wordfreq[cjk]') or give a file of "
                     "frequencies."
                 ) from None
     counts: Counter[str] = Counter()
@@ -58,21 +60,20 @@ def _from_file(path: Path) -> Frequencies:
     """Read a list of words and counts, a word a line; a heading is passed over."""
     counts: dict[str, float] = {}
     for number, line in read_filled(path):
-        word, tab, count = line.rpartition("\t")
-        try:
-            value = float(count)
-        except ValueError:
-            value = -1.0
-        is_heading = number == 1 and tab and value < 0 and plain(count) in _HEADINGS
-        if is_heading:
+        word, tab, cell = line.rpartition("\t")
+        if number == 1 and tab and plain(cell) in _HEADINGS:
             continue
-        is_word = bool(tab and word) and "\t" not in word
-        if not is_word or not 0 <= value < float("inf"):
+        is_word = bool(word) and "\t" not in word
+        try:
+            count = float(cell)
+        except ValueError:
+            count = math.nan
+        if not is_word or not math.isfinite(count) or count < 0:
             raise CorpusError(
                 f"{path}, line {number}: not 'word<TAB>count' with a count of 0 or more."
             )
         # Lists that tell upper from lower case are added up: scores look words up in lower case.
-        counts[word.lower()] = counts.get(word.lower(), 0.0) + value
+        counts[word.lower()] = counts.get(word.lower(), 0.0) + count
     if not counts:
         raise CorpusError(f"{path} holds no 'word<TAB>count' line.")
     return replace(_from_counts(f"file {path}", counts), sha256=sha256_of_file(path))
@@ -96,8 +97,8 @@ def wordfreq_list(language: str) -> str | None:
         ) from None
     lists = wordfreq.available_languages()
     code = tag.language or ""
-    listed = code if code in lists else _SAME_LIST.get(code)
-    return listed if listed in lists else None
+    list_code = code if code in lists else _SAME_LIST.get(code)
+    return list_code if list_code in lists else None
 
 
 def _from_wordfreq(code: str) -> Frequencies:
@@ -107,7 +108,7 @@ def _from_wordfreq(code: str) -> Frequencies:
     import wordfreq
 
     frequent = wordfreq.top_n_list(code, N_FREQUENT)
-    wordfreq.word_frequency("a", code)
+    wordfreq.word_frequency("a", code)  # a package that is missing is missed here already
 
     def frequency(word: str) -> float:  # wordfreq keeps a bounded cache of its own
         return float(wordfreq.word_frequency(word, code))
@@ -117,6 +118,6 @@ def _from_wordfreq(code: str) -> Frequencies:
 
 
 def _from_counts(source: str, counts: Mapping[str, float]) -> Frequencies:
-    # sorted() is stable: ties keep the order of the source.
+    """Make frequencies of counts; where they tie at the 500th word, the first ones count."""
     top = sorted(counts, key=lambda word: -counts[word])[:N_FREQUENT]
     return Frequencies(source, lambda word: counts.get(word, 0.0), frozenset(top))

@@ -15,17 +15,18 @@ def halve(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Split examples at random into two halves.
 
-    Examples that share a sentence, directly or through others, go to the same half. A group of more
-    than half of all examples is split: its members are dealt out one by one.
+    ``sentences`` are those of each example. Examples that share one, directly or through others, go
+    to the same half: ("a", "b"), ("c",), ("b", "d"), ("e",) become (0, 2) and (1, 3). A group of
+    more than half of all examples is split: its members are dealt out one by one.
     """
-    intact: list[list[int]] = []
-    split: list[list[int]] = []
+    intact_groups: list[list[int]] = []
+    single_examples: list[list[int]] = []
     for group in _sharing_groups(sentences):
         if 2 * len(group) <= len(sentences):
-            intact.append(group)
+            intact_groups.append(group)
         else:
-            split += [[example] for example in group]
-    groups = intact + split
+            single_examples += [[example] for example in group]
+    groups = intact_groups + single_examples
     random.Random(seed).shuffle(groups)
     halves: tuple[list[int], list[int]] = ([], [])
     # The largest first, so that single examples make both halves equally long.
@@ -36,21 +37,25 @@ def halve(
 
 
 def _sharing_groups(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """Group examples that share a sentence: the connected parts of a graph of both."""
+    """Group examples that share a sentence, directly or through others.
+
+    The groups are the connected parts of a graph in which each example is linked to its sentences.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
+    # Nodes 0 to n_examples - 1 are the examples, those behind them the different sentences.
     n_examples = len(sentences)
-    node_of = Keys[Hashable]()  # Sentences are nodes behind the examples
+    numbers = Keys[Hashable]()  # Numbers sentences in the order in which they come
     edges = []
     for example, texts in enumerate(sentences):
-        edges += [(example, n_examples + node_of.index(text)) for text in texts]
-    n_nodes = max(1, n_examples + len(node_of))
+        edges += [(example, n_examples + numbers.index(text)) for text in texts]
+    n_nodes = max(1, n_examples + len(numbers))
     example_nodes, text_nodes = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     ones = np.ones(len(edges))
     graph = coo_array((ones, (example_nodes, text_nodes)), shape=(n_nodes, n_nodes))
-    _, labels = connected_components(graph, directed=False)
+    _, component_of_node = connected_components(graph, directed=False)
     groups: dict[int, list[int]] = {}
-    for example, label in enumerate(labels[:n_examples].tolist()):
-        groups.setdefault(label, []).append(example)
+    for example, component in enumerate(component_of_node[:n_examples].tolist()):
+        groups.setdefault(component, []).append(example)
     return list(groups.values())

@@ -1,4 +1,8 @@
-"""Rows of a table as JSON objects: one a line, or one array of them; errors say which line."""
+"""Rows of a table as JSON objects: one a line, or one array of them; errors say which line.
+
+:func:`json_records` yields rows with the columns that a reader wants, :func:`json_objects` the
+objects as they are.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,21 @@ from headscope.data.columns import TEXT_COLUMNS, Columns, Record
 from headscope.data.files import read_filled, read_lines
 
 JSON = (".jsonl", ".ndjson", ".json")  # Endings of files that hold JSON objects.
-_BETWEEN_ITEMS = re.compile(r"\s*(?:,\s*|(?=\]))")
+_BETWEEN_ITEMS = re.compile(r"\s*(?:,\s*|(?=\]))")  # A comma, or the bracket that closes the array
 
 
 def json_records(path: Path, columns: Columns) -> Iterator[Record]:
-    """Yield the objects of a file by column; objects may differ in their keys."""
-    keys_of: dict[tuple[str, ...], dict[str, str]] = {}  # The key of each column, by all keys
+    """Yield the objects of a file by column, with their lines; objects may differ in their keys."""
+    # Objects with the same keys have the same columns: find these once, and note each one's key.
+    key_by_column: dict[tuple[str, ...], dict[str, str]] = {}
     for line, item in json_objects(path):
         where = f"{path}, line {line}"
         keys = tuple(item)
-        if keys not in keys_of:
+        if keys not in key_by_column:
             indices = columns.find(where, keys)
-            keys_of[keys] = {column: keys[i] for column, i in indices.items()}
+            key_by_column[keys] = {column: keys[i] for column, i in indices.items()}
         cells = {}
-        for column, key in keys_of[keys].items():
+        for column, key in key_by_column[keys].items():
             value = item[key]
             if value is None:
                 continue
@@ -89,14 +94,16 @@ def _items_of_array(path: Path) -> Iterator[tuple[int, Any]]:
 def _parsed(path: Path, line: int, text: str, position: int) -> tuple[Any, int]:
     """Parse one JSON value; return it and where it ends.
 
-    ``text`` is a line of its own, or with a ``position`` behind 0 a file whose lines are counted.
+    ``text`` is line number ``line``, which is one value; or a file with an array, of which the
+    value at ``position`` is parsed, which is never 0.
     """
+    is_file = position > 0
     try:
-        if position:
+        if is_file:
             return json.JSONDecoder().raw_decode(text, position)
         return json.loads(text), len(text)
     except json.JSONDecodeError as error:
-        line = error.lineno if position else line
+        line = error.lineno if is_file else line
         raise CorpusError(
             f"{path}, line {line}: not valid JSON ({error.msg}); give an object a line, or one "
             "array of objects."

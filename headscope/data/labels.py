@@ -1,8 +1,11 @@
 """What the labels of a file are to a model: names of its classes, or their numbers.
 
-All labels of a file have one reading. Where names and numbers both fit, as for a model whose first
-class is called "1", they have to agree. Names are compared without case where no two names differ
-in nothing else.
+For a model with the classes 0 (negative) and 1 (positive), labels are ``Negative`` and ``Positive``
+or ``0`` and ``1``; all labels of a file are read in one of these ways. Where both fit, as for a
+model whose first class is called "1", they have to agree. Names are compared without case, unless
+two names differ in nothing else.
+
+:func:`class_ids` and :func:`tag_ids` are what tasks call; at the end, examples without a label.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from itertools import chain
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples
 
-#: What files write in rows without a label: nobody agreed on one (SNLI), or it is kept back (GLUE).
+#: Cells of rows without a label: nobody agreed on one (SNLI), or it is kept back (GLUE).
 NO_LABEL = ("", "-", "-1", "-1.0")
 _NUMBER = re.compile(r"([+-]?[0-9]{1,9})(?:\.0*)?")
 _TRUTH = {"false": 0, "true": 1}
-_SHOWN = 20  # Classes that a message names.
+_SHOWN = 20  # Most classes that a message names.
 
 
 def class_ids(examples: Examples, names: Mapping[int, str]) -> tuple[int, ...]:
@@ -43,11 +46,11 @@ def read_labels(
     kind: str,
     model: str = "the model",
 ) -> dict[str, int]:
-    """Return the number of every different label, as all labels of the file are read.
+    """Return the model's class number of every different label: ``{"negative": 0, ...}``.
 
-    ``names`` are the model's, by number; ``kind`` is what a message calls a label: class or tag.
-    Raises :class:`InputError` for a label that is neither name nor number, for a file that mixes
-    both, and where both fit and disagree.
+    ``names`` are the names of the model's classes, by number; ``kind`` is what a message calls a
+    label: class or tag. Raises :class:`InputError` for a label that is neither name nor number, for
+    a file that mixes both, and where both fit and disagree.
     """
     different = tuple(dict.fromkeys((*labels, *examples.all_labels)))
     if kind != "tag":
@@ -105,29 +108,32 @@ def _numbers(
 
 def _by_name(labels: Iterable[str], names: Mapping[int, str]) -> dict[str, int]:
     """Return the number of each label that is the name of one class, or of one but for case."""
-    exact: dict[str, list[int]] = {}
-    folded: dict[str, list[int]] = {}
+    numbers_of_name: dict[str, list[int]] = {}
+    numbers_without_case: dict[str, list[int]] = {}
     for number, name in names.items():
-        exact.setdefault(name, []).append(number)
-        folded.setdefault(name.casefold(), []).append(number)
-    number_of = {}
+        numbers_of_name.setdefault(name, []).append(number)
+        numbers_without_case.setdefault(name.casefold(), []).append(number)
+    number_of_label = {}
     for label in labels:
-        numbers = exact.get(label) or folded.get(label.casefold(), [])
+        numbers = numbers_of_name.get(label)
+        if numbers is None:
+            numbers = numbers_without_case.get(label.casefold(), [])
         if len(numbers) == 1:
-            number_of[label] = numbers[0]
-    return number_of
+            number_of_label[label] = numbers[0]
+    return number_of_label
 
 
 def _by_number(labels: tuple[str, ...], names: Mapping[int, str]) -> dict[str, int]:
-    """Return the number of each label that is one: an integer, or true and false.
+    """Return the number of each label that is the number of a class.
 
-    True is 1, where the names of a model with two classes say nothing else.
+    Labels that all are true or false are 1 and 0 for a model with two classes without real names
+    (LABEL_0 and LABEL_1).
     """
     truths = {label: _TRUTH[label.lower()] for label in labels if label.lower() in _TRUTH}
-    nameless = all(
+    are_nameless = all(
         name.lower() in (f"label_{number}", str(number)) for number, name in names.items()
     )
-    if len(truths) == len(labels) and set(names) == {0, 1} and nameless:
+    if len(truths) == len(labels) and set(names) == {0, 1} and are_nameless:
         return truths
     matches = {label: _NUMBER.fullmatch(label) for label in labels}
     numbers = {label: int(match[1]) for label, match in matches.items() if match is not None}
@@ -135,30 +141,30 @@ def _by_number(labels: tuple[str, ...], names: Mapping[int, str]) -> dict[str, i
 
 
 def is_missing(label: str, names: Mapping[int, str] | None) -> bool:
-    """Whether a label says that there is none; a model may call a class so."""
+    """Whether a cell says that there is no label, unless it is the name of a model's class."""
     return label in NO_LABEL and (names is None or not _by_name((label,), names))
 
 
 def with_labels(examples: Examples, names: Mapping[int, str] | None) -> Examples:
     """Leave out the examples without a label, and say how many in a note.
 
-    Where no model says what its classes are called, ``names`` is None, and -1 beside other numbers
-    may be a class: it is refused.
+    ``names`` are those of a model's classes; None where there is no model yet. Then -1 beside other
+    numbers is refused, since it may be a class.
     """
     labels = examples.labels or ()
     missing = [label for label in labels if is_missing(label, names)]
     if not missing:
         return examples
-    filled = [label for label in labels if label not in NO_LABEL]
-    unclear = names is None and any(label.startswith("-1") for label in missing)
-    if unclear and all(map(_NUMBER.fullmatch, filled)):
+    other_labels = [label for label in labels if label not in NO_LABEL]
+    may_be_class = names is None and any(label.startswith("-1") for label in missing)
+    if may_be_class and all(map(_NUMBER.fullmatch, other_labels)):
         raise CorpusError(
             f"{_where(examples, missing[0])}: the label {missing[0]} may be a class or say that "
             "there is none; leave these rows out, or name the classes by words."
         )
-    rows = [i for i, label in enumerate(labels) if not is_missing(label, names)]
+    labelled_rows = [i for i, label in enumerate(labels) if not is_missing(label, names)]
     written = ", ".join(repr(label) for label in dict.fromkeys(missing))
-    if len({labels[i] for i in rows}) < 2:
+    if len({labels[i] for i in labelled_rows}) < 2:
         raise CorpusError(
             f"{examples.name}: {len(missing)} of {len(labels)} examples have no label ({written}), "
             "and the others do not have two different ones; give examples of every class."
@@ -167,17 +173,21 @@ def with_labels(examples: Examples, names: Mapping[int, str] | None) -> Examples
         f"{examples.name}: {len(missing):,} of {len(labels):,} examples have no label ({written}) "
         "and are left out."
     )
-    return replace(examples.pick(rows), notes=(*examples.notes, note))
+    return replace(examples.pick(labelled_rows), notes=(*examples.notes, note))
 
 
 def read_alike(first: Examples, second: Examples) -> tuple[Examples, Examples]:
-    """Let the labels of two files of one task be read in one way: by all that either has."""
+    """Let the labels of two files of one task be read in one way, as the labels of one file."""
     labels = tuple(dict.fromkeys((*first.labels_of_file, *second.labels_of_file)))
     return replace(first, all_labels=labels), replace(second, all_labels=labels)
 
 
 def _where(examples: Examples, label: str) -> str:
-    """Say where a label stands first; some stand in rows that were not drawn, or in other data."""
+    """Say where a label stands first.
+
+    A label that is not in these examples stands in rows that were not drawn, or in other data that
+    are read together with them (:func:`read_alike`).
+    """
     if examples.labels is not None:
         rows = (i for i, other in enumerate(examples.labels) if other == label)
     else:
@@ -187,9 +197,10 @@ def _where(examples: Examples, label: str) -> str:
 
 
 def _hint(examples: Examples, label: str) -> str:
-    """Say what mends it if the label is the name of a column."""
-    is_first = examples.labels is not None and examples.lines[:1] == (1,)
-    if is_first and (examples.labels or ("",))[0] == label:
+    """Say how a header is written, if the label stands in line 1 and may be a column's name."""
+    if not examples.labels or not examples.lines:
+        return ""
+    if examples.lines[0] == 1 and examples.labels[0] == label:
         return " If line 1 is a header, call its columns sentence and label."
     return ""
 

@@ -1,7 +1,7 @@
 """Languages that an encoder-decoder model is told by codes, such as ``eng_Latn`` or ``en_XX``.
 
-NLLB, mBART, mBART-50 and M2M-100 read a code beside a source, and a target begins with one. Without
-it they take whatever language comes first.
+NLLB, mBART, mBART-50 and M2M-100 read a code beside a source, and a target begins with one. The
+codes are tokens of their tokenizers, which take some language where nobody names one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Languages:
     """The languages of a multilingual encoder-decoder, as far as anybody has named them."""
 
     codes: Mapping[str, int]  # Token id of every code that the tokenizer knows
-    source: str | None
-    target: str | None
+    source: str | None  # Code of the source's language; None where nobody named it
+    target: str | None  # Code of the target's language; None where nobody named it
 
 
 def languages_of(tokenizer: Any) -> Languages | None:
@@ -32,10 +32,8 @@ def languages_of(tokenizer: Any) -> Languages | None:
     codes = language_codes(tokenizer)
     if len(codes) < 2:
         return None
-    stated = tokenizer.init_kwargs
-    source = stated.get(SOURCE)
-    target = stated.get(TARGET)
-    return Languages(codes, source=source, target=target)
+    settings = tokenizer.init_kwargs
+    return Languages(codes, source=settings.get(SOURCE), target=settings.get(TARGET))
 
 
 def language_codes(tokenizer: Any) -> dict[str, int]:

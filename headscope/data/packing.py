@@ -1,10 +1,12 @@
-"""Windows of exactly n tokens, cut from a text without padding, which would lower the rank.
+"""Windows of exactly n tokens, cut from a text without padding.
 
-Lines are tokenised one by one without special tokens and joined into one stream. Window i of W is::
+They are for measuring the rank of hidden states and patterns, which padding would lower. Lines are
+tokenised one by one without special tokens and joined into one stream; each window is the next
+stretch of it with the model's special tokens around. "a b c d e" in windows of 4 tokens::
 
-    before + stream[i (n - s) : (i + 1) (n - s)] + after          s = len(before) + len(after)
+    [CLS] a b [SEP]      [CLS] c d [SEP]           e is left out: a partial last window is dropped
 
-with the special tokens where the model's own tokenizer puts them. A partial last window is dropped.
+:func:`pack` cuts a text, :func:`pack_pairs` sources and targets; :class:`Windows` is the result.
 """
 
 from __future__ import annotations
@@ -23,28 +25,29 @@ from headscope.data.corpus import Corpus
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise
 
 LENGTH = 128  # Tokens of a window by default; fewer where the model takes fewer.
-SHORTEST = 4  # Fewest tokens of a window: a quarter of it must be at least one singular value.
+#: Fewest tokens n of a window: the spectrum sums n / 4 singular values of a pattern, at least one.
+SHORTEST = 4
 
 IntArray = NDArray[np.int64]
 
 
 class TokenStream(NamedTuple):
-    """A text as one stack reads it: a stream of tokens, cut into windows."""
+    """A text as an encoder or a decoder reads it: a stream of tokens, cut into windows."""
 
     tokens: NDArray[np.int32]  # (tokens of the whole text,), without special ones
     before: tuple[int, ...]  # Special tokens that every window begins with
     after: tuple[int, ...]  # Special tokens that every window ends in
-    starts: Sequence[int]  # Where each window begins among the tokens
+    starts: Sequence[int]  # Index of each window's first token in ``tokens``
 
 
 @dataclass(frozen=True)
 class Windows:
     """All windows of one text; only its token streams are held, four bytes a token.
 
-    Of pairs the targets are a second stream. Consecutive pairs are joined, sources with sources and
-    targets with targets, until both streams fill a window; what is too much of either is left out,
-    and the next window starts with the next pair. So both windows hold the same pairs, as far as
-    they go.
+    A text has one stream. Pairs have two, the sources and the targets: consecutive pairs are
+    joined, sources with sources and targets with targets, until both fill a window; surplus tokens
+    of either are left out, and the next window starts with the next pair. So a window of sources
+    and the window of targets with its index hold the same pairs.
     """
 
     name: str  # Of the text
@@ -56,7 +59,7 @@ class Windows:
         return len(self.streams[0].starts)
 
     def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
-        """Return what a model reads of some windows: token ids of each stream, (windows, n)."""
+        """Return the token ids of some windows, of each stream: (windows, n)."""
         return tuple(self.batch(windows, number) for number in range(len(self.streams)))
 
     def batch(self, windows: Sequence[int] | IntArray, number: int = 0) -> IntArray:
@@ -74,12 +77,19 @@ class Windows:
         return ids
 
     def content(self, stack: str) -> slice:
-        """Return the query positions of a stack that are no special token."""
+        """Return the positions of a window that hold no special token.
+
+        Of the first stream for the stack ``encoder``, else of the last: queries of the ``decoder``
+        and of cross-attention are targets, if there are any.
+        """
         stream = self.streams[0] if stack == "encoder" else self.streams[-1]
         return slice(len(stream.before), self.length - len(stream.after))
 
     def spread(self, sequences: int | None = None) -> IntArray:
-        """Return indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more."""
+        """Return the indices of N windows at equal distances: of W = 10 and N = 4 [0, 2, 5, 7].
+
+        The indices are floor(i W / N), i = 0..N-1; all W if N is None, or more than there are.
+        """
         if sequences is not None and sequences < 1:
             raise InputError(f"{sequences} sequences were asked for; give 1 or more.")
         n = len(self) if sequences is None else min(sequences, len(self))
@@ -114,7 +124,7 @@ def pack_pairs(
     target_width = length - len(before_target)
 
     # Read all tokens, and note where a new window of both begins.
-    assert corpus.pairs is not None
+    assert corpus.pairs is not None  # callers give a corpus of sources and targets
     pairs_for_sources, pairs_for_targets = tee(corpus.pairs())
     encodings = zip(
         tokenise(model, (source for source, _ in pairs_for_sources), special=False),
@@ -141,7 +151,7 @@ def pack_pairs(
             f"{source_frame.width:,} and {target_width:,}; give more pairs or a smaller length."
         )
 
-    # The last start is that of a window which is not full.
+    # The last start belongs to a window that is not full.
     sources = TokenStream(
         tokens=np.frombuffer(source_tokens, np.int32),
         before=source_frame.before,

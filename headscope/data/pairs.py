@@ -1,4 +1,4 @@
-"""Labelled pairs of words: which heads follow what a user has marked?
+"""A user's labelled pairs of words, read from a table: which heads look from one to the other?
 
 A table (``.tsv``; ``.jsonl`` and ``.csv`` as any table), a pair a row, in one of two forms:
 
@@ -31,7 +31,8 @@ from headscope.data.tables import read_records
 from headscope.data.word_pieces import placed
 
 _PAIR = ("from", "to", "label")
-_PAIR_NAMES = {name: (name,) for name in _PAIR}
+_PAIR_NAMES = {name: (name,) for name in _PAIR}  # A header calls these columns by their own names
+#: The columns of a table in the first form, and in the second
 _ONE_TEXT = Columns(
     names={"text": ("text", "sentence"), **_PAIR_NAMES},
     order={4: ("text", *_PAIR), 1: ("text",)},
@@ -45,7 +46,7 @@ _TWO_TEXTS = Columns(
 )
 _BETWEEN_NAMES = re.compile(r"[\t,;:{}\[\]\"]+")  # In a header, or in an object of JSON
 _POSITION = re.compile("[0-9]{1,9}")
-_COUNTED = "split at spaces; characters where no text has a space"
+_COUNTED = "split at spaces; characters where no text has a space"  # What a message calls words
 _WORD = re.compile(r"[^ ]+")
 _CHARACTER = re.compile(r".", re.DOTALL)
 
@@ -55,7 +56,7 @@ class _Row(NamedTuple):
 
     line: int
     texts: tuple[str, ...]  # One text, or a source and its target
-    positions: tuple[str, str]  # As written: from, to
+    positions: tuple[str, str]  # The cells ``from`` and ``to``, not yet read as numbers
     label: str  # Empty where texts stand without a pair
 
 
@@ -73,6 +74,8 @@ def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
             f"{path} holds no pair; give rows of text, from, to and label, or of source, target, "
             "from, to and label."
         )
+    # All rows have one text, or all have two. What is found on half 0 is confirmed on half 1, so
+    # that has to have a pair.
     if len(rows[0].texts) == 2:
         texts = _cross_examples(path, rows)
         if not any(example.half == 1 and example.pairs for example in texts[:limit]):
@@ -107,13 +110,13 @@ def _rows(path: Path) -> Iterator[_Row]:
                 f"{path}, line {line}: no {_PAIR[pair.index('')]}; give every row "
                 f"{', '.join(columns.needed)}, from, to and label, or the text alone."
             )
-        start, stop, label = pair
+        from_cell, to_cell, label = pair
         if not label.isprintable():
             raise CorpusError(
                 f"{path}, line {line}: the label {label!r} has a character that cannot be shown; "
                 "write it in letters."
             )
-        yield _Row(line=line, texts=texts, positions=(start, stop), label=label)
+        yield _Row(line=line, texts=texts, positions=(from_cell, to_cell), label=label)
 
 
 def _names_source_and_target(path: Path) -> bool:
@@ -124,6 +127,7 @@ def _names_source_and_target(path: Path) -> bool:
 
 
 def _unconfirmed(path: Path, rows: Sequence[_Row]) -> CorpusError:
+    """Return the error for a file whose second half of texts has no pair."""
     return CorpusError(
         f"{path}, line {rows[-1].line}: what is found on one half of the different texts is "
         "confirmed on the other, and none of those has a pair; give pairs in more of them."
@@ -131,25 +135,27 @@ def _unconfirmed(path: Path, rows: Sequence[_Row]) -> CorpusError:
 
 
 def _word_pattern(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return what finds the words of these texts: what stands between spaces, or a character."""
+    """Return the pattern of a word of these texts: what stands between spaces, or a character."""
     return _WORD if any(" " in text for text in texts) else _CHARACTER
 
 
 def _position(path: Path, row: _Row, *, column: int, n_words: int) -> int:
     """Read the number of a word that a row names in column from (0) or to (1)."""
     cell = row.positions[column]
-    position = int(cell) if _POSITION.fullmatch(cell) else n_words
-    if position >= n_words:
-        raise CorpusError(
-            f"{path}, line {row.line}: {_PAIR[column]} is {cell!r}, but the text has {n_words} "
-            f"words ({_COUNTED}); give 0 to {n_words - 1}."
-        )
-    return position
+    if _POSITION.fullmatch(cell):
+        position = int(cell)
+        if position < n_words:
+            return position
+    raise CorpusError(
+        f"{path}, line {row.line}: {_PAIR[column]} is {cell!r}, but the text has {n_words} "
+        f"words ({_COUNTED}); give 0 to {n_words - 1}."
+    )
 
 
 def _sentences(path: Path, rows: Sequence[_Row]) -> list[Sentence]:
     """Gather the pairs of each text, in the order in which texts come first."""
     word_pattern = _word_pattern(row.texts[0] for row in rows)
+    # By the words of a text: its pairs, a dict as a set that keeps its order, and the text.
     pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
     written_as: dict[tuple[str, ...], Written] = {}
     for row in rows:
@@ -186,7 +192,7 @@ def _cross_examples(path: Path, rows: Sequence[_Row]) -> list[LabelledTexts]:
     """
     source_pattern = _word_pattern(row.texts[0] for row in rows)
     target_pattern = _word_pattern(row.texts[1] for row in rows)
-    pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}
+    pairs_of: dict[tuple[str, ...], dict[Edge, None]] = {}  # By source and target
     for row in rows:
         source, target = row.texts
         pairs = pairs_of.setdefault(row.texts, {})

@@ -15,6 +15,7 @@ from tokenizers import Encoding as RawEncoding
 from headscope.core.errors import CorpusError, InputError
 
 _TEXTS_PER_CALL = 256  # Texts that the tokenizer gets at a time
+#: A tokenizer's attributes with the tokens that it puts around texts, and that stand for words.
 _AROUND_TEXTS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 _STAND_FOR_WORDS = ("unk_token_id", "mask_token_id")
 
@@ -24,11 +25,11 @@ class TextModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The model's name in messages."""
 
     @property
     def tokenizer(self) -> Any:
-        """Its own fast tokenizer."""
+        """The model's own fast tokenizer."""
 
     @property
     def max_length(self) -> int:
@@ -40,18 +41,18 @@ class TextModel(Protocol):
 
     @property
     def unreadable(self) -> str | None:
-        """Why no text can be read for it, if so."""
+        """Why no text can be read for the model; None where it can."""
 
 
 class Frame(NamedTuple):
     """The special tokens that a tokenizer puts around a sequence, and how much text fits between.
 
-    Both lists of special tokens hold token ids, and either may be empty.
+    A BERT's sequence of 128 tokens has the frame ((id of [CLS],), (id of [SEP],), 126).
     """
 
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    width: int  # Tokens of text that a sequence holds besides these, at least 1
+    before: tuple[int, ...]  # Token ids; may be empty
+    after: tuple[int, ...]  # Token ids; may be empty
+    width: int  # Tokens of text that a sequence holds between them, at least 1
 
 
 class Encoding:
@@ -75,7 +76,7 @@ class Encoding:
 
     @property
     def sequence_ids(self) -> list[int | None]:
-        """The number of the text that each token belongs to; None for those that were added."""
+        """0 or 1: the text of a pair that each token belongs to; None of a token around texts."""
         return list(self._raw.sequence_ids)
 
     @property
@@ -126,9 +127,11 @@ def tokenise(
 ) -> Iterator[Encoding]:
     """Yield one encoding per text, in order; nothing is cut and nothing padded.
 
-    ``targets``: the texts are those that a decoder is to write. Some tokenizers put other special
-    tokens around a target than around a source. ``check``: texts that are read are refused where
-    the first ones hold no piece that the tokenizer knows: only the unknown token would be measured.
+    ``pairs`` are second texts, each of which is read together with its text. ``targets`` says that
+    a decoder is to write the texts: some tokenizers put other special tokens around a target than
+    around a source. Without ``special`` none are put around a text. With ``check`` texts are
+    refused, unless they are targets, where the tokenizer knows no piece of the first ones: only the
+    unknown token would be measured.
     """
     check = check and not targets
     remaining_texts = iter(texts)
@@ -181,9 +184,10 @@ def count_unknown(tokenizer: Any, encoding: Encoding) -> tuple[int, int]:
 
     Special tokens around the text do not count. A tokenizer that spells every byte knows all.
     """
+    # The unknown token may be named in the tokenizer's settings, in its model, in both or nowhere.
     backend = tokenizer.backend_tokenizer
-    backend_name = getattr(backend.model, "unk_token", None) or ""
-    unknown_ids = {tokenizer.unk_token_id, backend.token_to_id(backend_name)}
+    name_in_model = getattr(backend.model, "unk_token", None) or ""
+    unknown_ids = {tokenizer.unk_token_id, backend.token_to_id(name_in_model)}
     marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
     text_ids = [token for token, is_special in marked if not is_special]
     n_unknown = sum(token in unknown_ids for token in text_ids)
@@ -206,7 +210,7 @@ def encodings_of(
 
 
 def unreadable(model: TextModel, error: Exception) -> CorpusError:
-    """Return the error for a tokenizer that has failed, in one sentence."""
+    """Return the error for a tokenizer that failed to read a text."""
     reason = " ".join(str(error).split()) or type(error).__name__
     return CorpusError(
         f"The tokenizer of {model.name} cannot read the text ({reason}); check that its files "
@@ -221,7 +225,7 @@ def token_stream(model: TextModel, lines: Iterable[str]) -> Iterator[int]:
 
 
 def frame(model: TextModel, length: int) -> Frame:
-    """Find the special tokens around a sequence of ``length`` tokens, those included."""
+    """Find the special tokens around a sequence of ``length`` tokens, special ones included."""
     (encoding,) = encodings_of(model, ["a"])
     special = encoding.special_tokens_mask
     letter_positions = [i for i, is_special in enumerate(special) if not is_special]

@@ -35,11 +35,11 @@ from headscope.data.columns import Columns, Texts, plain
 from headscope.data.examples import SCORED, Examples, check_size, read_pairs
 from headscope.data.tables import header_of, notes_on, number_in, read_records
 
-RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
+RELEVANT = 4.0  # Least score of a pair whose second sentence answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
 _K1 = 1.2  # Of BM25: how soon more of a word counts no more
 _B = 0.75  # Of BM25: how much a document's length counts
-_DOCUMENTS = ("document", "doc", "passage", "text")
+_DOCUMENTS = ("document", "doc", "passage", "text")  # What a header may call documents
 _QUERY_TABLES = [Texts("query", document) for document in _DOCUMENTS]
 _QUESTION_TABLES = [Texts("question", document) for document in _DOCUMENTS]
 _TRIPLES = Columns(
@@ -49,10 +49,11 @@ _TRIPLES = Columns(
     text_columns=("query", "document"),
     tables=(*_QUERY_TABLES, *_QUESTION_TABLES),
 )
-#: Lines of corpus.jsonl and queries.jsonl.
+#: Columns of corpus.jsonl and queries.jsonl.
 _TEXTS = Columns(
     names={"_id": ("id",), "title": ("title",), "text": ("text",)}, order={}, needed=("_id",)
 )
+#: Columns of the files in qrels/.
 _QRELS = Columns(
     names={
         "query": ("queryid", "query"),
@@ -62,7 +63,8 @@ _QRELS = Columns(
     order={3: ("query", "document", "label")},
     needed=("query", "document", "label"),
 )
-#: Query, document, grade; by their names or texts.
+#: Query, document, grade. Of a folder both are ids, in other forms the texts themselves; the grade
+#: is None in rows without labels.
 _Judged = tuple[str, str, float | None]
 
 
@@ -78,7 +80,11 @@ def read_retrieval(path: str | Path) -> Examples:
 
 
 def read_rerank(path: str | Path) -> Examples:
-    """Read queries with documents; labels may be missing, and so may the documents to order."""
+    """Read queries with documents that a cross-encoder orders.
+
+    Labels may be missing (``relevance`` is None), and so may the documents to order (``candidates``
+    is None, see :func:`with_candidates`).
+    """
     examples = _read(Path(path))
     if examples.relevance is None and examples.candidates is None:
         return examples
@@ -89,34 +95,41 @@ def with_candidates(examples: Examples) -> Examples:
     """Choose the documents that are to be ordered for each query, where the data name none."""
     if examples.candidates is not None:
         return examples
-    grades_of_queries = examples.relevance or ({},) * len(examples)
+    no_grades: dict[int, float] = {}
+    grades_of_queries = examples.relevance or [no_grades] * len(examples)
     best_of_queries = best_by_bm25(examples.first, examples.documents, CANDIDATES)
     candidates = []
     for grades, best in zip(grades_of_queries, best_of_queries, strict=True):
-        judged_first = dict.fromkeys((*sorted(grades), *best))
+        judged_first = dict.fromkeys((*sorted(grades), *best))  # each document once
         count = max(CANDIDATES, len(grades))
         candidates.append(tuple(islice(judged_first, count)))
     return replace(examples, candidates=tuple(candidates))
 
 
 def thinned(examples: Examples, limit: int, seed: int) -> Examples:
-    """Draw queries and documents at random, about ``limit`` texts in all; pairs count as two.
+    """Draw queries and documents at random, about ``limit`` texts in all.
 
-    A quarter of the texts are queries; the documents that are relevant to them are always kept.
+    Where each query has its candidates, whole queries are drawn, and each pair of a query and a
+    candidate counts as two texts. Else a quarter of the texts are queries, and the documents that
+    are relevant to them are always kept.
     """
     rng = random.Random(seed)
     n = len(examples)
     order = rng.sample(range(n), n)
+
+    # Queries with their candidates, at least two.
     if examples.candidates is not None:
-        pairs = 0
+        n_pairs = 0
         chosen: list[int] = []
         for query in order:
-            size = len(examples.candidates[query])
-            if len(chosen) >= 2 and 2 * (pairs + size) > limit:
+            n_candidates = len(examples.candidates[query])
+            if len(chosen) >= 2 and 2 * (n_pairs + n_candidates) > limit:
                 break
             chosen.append(query)
-            pairs += size
+            n_pairs += n_candidates
         return examples.pick(sorted(chosen))
+
+    # Queries, the documents that are relevant to them, and as many others as fit.
     if n + len(examples.documents) <= limit:
         return examples
     few_queries = examples.pick(sorted(order[: max(2, limit // 4)]))
@@ -136,7 +149,7 @@ def best_by_bm25(
 
     Words are runs of letters, digits and underscores in lower case.
     """
-    # Index every word: the documents that hold it, and its saturated frequency in each.
+    # Index every word: the documents that hold it, and what it is worth in each by its frequency.
     counts = [Counter(_words(text)) for text in documents]
     lengths = [count.total() for count in counts]
     mean_length = sum(lengths) / len(lengths) or 1.0
@@ -164,7 +177,7 @@ def _words(text: str) -> list[str]:
 
 
 def _read(path: Path) -> Examples:
-    """Read any of the three forms; the header of a table says which of two it is."""
+    """Read any of the three forms; the header of a table says which of the last two it is."""
     if path.is_dir():
         return _read_folder(path, path / "qrels" / "test.tsv")
     if path.parent.name == "qrels" and (path.parents[1] / "corpus.jsonl").exists():
@@ -307,7 +320,7 @@ def _joined(
     documents: Mapping[str, str],
     judged: Sequence[_Judged],
 ) -> Examples:
-    """Put queries, documents and what was judged together, by index."""
+    """Make examples of queries and documents (text by id), with the judgements by index."""
     check_size(f"{name}, of queries,", len(queries))
     check_size(f"{name}, of documents,", len(documents))
     index_of = {document: index for index, document in enumerate(documents)}
@@ -335,7 +348,7 @@ def _joined(
 
 
 def _measurable(examples: Examples, fewest: int = 1) -> Examples:
-    """Leave out queries without a relevant document, or with too few that could be ordered."""
+    """Leave out queries without a relevant document, or with fewer candidates than ``fewest``."""
     rows = [i for i in range(len(examples)) if examples.can_be_ranked(i, fewest)]
     reasons = []
     if examples.relevance is not None:

@@ -17,7 +17,7 @@ from headscope.data.examples import Examples
 from headscope.data.sentences import ROOT, Sentence
 
 TASK = "are the words of each phrase reversed? (built-in sample)"  # What a result calls the task.
-_TEST = (2, 5, 7)  # Of eight sentences in a row, which are for the test.
+_TEST = (2, 5, 7)  # Of each eight sentences in a row, those of the test part.
 
 
 def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
@@ -40,8 +40,8 @@ def _half_reversed(corpus: Corpus, name: str, sentences: Sequence[Sentence], see
     """Reverse the phrases of half of some sentences, and label which."""
     orders = [_reversed_order(sentence) for sentence in sentences]
     # Where every phrase is a single word, reversing changes nothing.
-    can_be_told = [i for i, order in enumerate(orders) if order != sorted(order)]
-    to_reverse = set(random.Random(seed).sample(can_be_told, len(sentences) // 2))
+    changeable = [i for i, order in enumerate(orders) if order != sorted(order)]
+    to_reverse = set(random.Random(seed).sample(changeable, len(sentences) // 2))
     texts = []
     labels = []
     for i, (sentence, order) in enumerate(zip(sentences, orders, strict=True)):
@@ -59,13 +59,17 @@ def _half_reversed(corpus: Corpus, name: str, sentences: Sequence[Sentence], see
 
 
 def _reversed_order(sentence: Sentence) -> list[int]:
-    """Return the words' order with those of each phrase of the root in reverse."""
+    """Return the words' order with the words of each phrase in reverse.
+
+    "the old cat saw a bird .", root "saw": [2, 1, 0, 3, 5, 4, 6], "cat old the saw bird a .".
+    """
     heads = sentence.heads or ()
     relations = sentence.relations or ()
     order = list(range(len(heads)))
     root = heads.index(ROOT)
     phrases: dict[int, list[int]] = {}  # Words of each phrase, by the word under the root
     for word in order:
+        # Climb to the word under the root.
         top = word
         while top != root and heads[top] != root:
             top = heads[top]
@@ -73,6 +77,6 @@ def _reversed_order(sentence: Sentence) -> list[int]:
         if top != root and not is_punctuation:
             phrases.setdefault(top, []).append(word)
     for words in phrases.values():
-        for i, word in zip(words, reversed(words), strict=True):
-            order[i] = word
+        for position, word in zip(words, reversed(words), strict=True):
+            order[position] = word
     return order

@@ -8,7 +8,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import NamedTuple
 
 import regex
@@ -17,11 +16,11 @@ import regex
 #: show only where a line ends.
 _INSIDE = r"[\u00ad\u061c\u200b-\u200f\u2060\ufeff]"
 _LETTERS = r"[\p{L}\p{M}\p{N}]+"
-_LETTERS_AND_LINES = r"[\p{L}\p{M}\p{N}_]+"  # "snake_case" is one word
+_LETTERS_AND_UNDERSCORES = r"[\p{L}\p{M}\p{N}_]+"  # "snake_case" is one word
 #: An emoji may have a shade of skin, a form (U+FE0F), or be joined of several.
 _SYMBOL = r"[\p{P}\p{S}][\p{M}\U0001f3fb-\U0001f3ff]*"
 _WORD = regex.compile(
-    rf"{_LETTERS_AND_LINES}(?:{_INSIDE}+{_LETTERS_AND_LINES})*"
+    rf"{_LETTERS_AND_UNDERSCORES}(?:{_INSIDE}+{_LETTERS_AND_UNDERSCORES})*"
     rf"(?:['\u2019]{_INSIDE}*{_LETTERS}(?:{_INSIDE}+{_LETTERS})*)*"
     r"|[\U0001f1e6-\U0001f1ff]{2}"  # the two letters of a flag
     rf"|{_SYMBOL}(?:\u200d{_SYMBOL})*"
@@ -32,7 +31,8 @@ _UNSPACED = regex.compile(
     r"[\p{lb=SA}\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\p{Tibetan}\p{Javanese}"
     r"\p{Balinese}\p{Sundanese}\p{Phags_Pa}]"
 )
-Edge = tuple[int, int, str]  # Two words of a sentence, and how they belong together.
+#: Two words of a sentence by their indices, and how they belong together: ``(1, 2, "nsubj")``.
+Edge = tuple[int, int, str]
 Span = tuple[int, int]  # Where something begins and ends in a text.
 ROOT = -1  # Head of the word that a sentence hangs from.
 NO_HEAD = -2  # Head of a word whose head was left out.
@@ -42,14 +42,19 @@ class Written(NamedTuple):
     """A text, and where the words of a sentence stand in it."""
 
     text: str
-    spans: tuple[Span, ...]  # Of each word, in order; words of one written word have the same
+    #: The span of each word, in order; words that are written as one (``zum``, for ``zu dem``)
+    #: share their span
+    spans: tuple[Span, ...]
     #: Whether the words were looked for in plain text, so that where they begin is a guess
     guessed: bool = False
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words and, in a treebank, their heads, or pairs of them that a user has labelled."""
+    """Words and, in a treebank, their heads; or pairs of words that a user has labelled.
+
+    "the cat sat" has heads (1, 2, ROOT) and relations ("det", "nsubj", "root").
+    """
 
     words: tuple[str, ...]  # In order, punctuation marks included; none is empty
     #: For each word the zero-based index of its head, or :data:`ROOT` or :data:`NO_HEAD`
@@ -58,16 +63,20 @@ class Sentence:
     relations: tuple[str, ...] | None = None
     #: Labelled pairs of words, (from, to, label), each once; None where there are no such pairs
     pairs: tuple[Edge, ...] | None = field(default=None, repr=False)
-    #: The text as it was written; None of words that are joined by one space
+    #: The text as it was written; None where the text is the words with one space between them
     written: Written | None = field(default=None, compare=False, repr=False)
 
     @property
     def edges(self) -> tuple[Edge, ...] | None:
-        """The pairs, or (word, its head, relation) of a tree; None of plain text."""
-        if self.pairs is not None or self.heads is None or self.relations is None:
+        """A user's pairs, or (word, its head, relation) of a tree; None of plain text."""
+        if self.pairs is not None:
             return self.pairs
-        named = enumerate(zip(self.heads, self.relations, strict=True))
-        return tuple((word, head, name) for word, (head, name) in named if head >= 0)
+        if self.heads is None or self.relations is None:
+            return None
+        heads_and_relations = enumerate(zip(self.heads, self.relations, strict=True))
+        return tuple(
+            (word, head, relation) for word, (head, relation) in heads_and_relations if head >= 0
+        )
 
     @property
     def text(self) -> str:
@@ -79,9 +88,13 @@ class Sentence:
         """Where each word stands in :attr:`text`."""
         if self.written is not None:
             return self.written.spans
-        lengths = [len(word) for word in self.words]
-        stops = accumulate(lengths, lambda stop, length: stop + 1 + length)
-        return tuple((stop - n, stop) for stop, n in zip(stops, lengths, strict=True))
+        spans = []
+        begin = 0
+        for word in self.words:
+            stop = begin + len(word)
+            spans.append((begin, stop))
+            begin = stop + 1  # one space
+        return tuple(spans)
 
     @property
     def guessed(self) -> bool:
@@ -94,7 +107,11 @@ class Sentence:
         return self.guessed and _UNSPACED.search(self.text) is not None
 
     def keep(self, words: Sequence[int]) -> Sentence:
-        """Return the sentence with some of its words alone, and the edges between these."""
+        """Return the sentence with some of its words alone, and the edges between these.
+
+        ``words`` are indices, and are counted anew: of words [1, 2] the edge (1, 2, "obj") becomes
+        (0, 1, "obj"). A word whose head is left out has NO_HEAD.
+        """
         new_index = {word: new for new, word in enumerate(words)}
         shorter = Sentence(tuple(self.words[word] for word in words))
         if self.heads is not None:
@@ -115,12 +132,20 @@ class Sentence:
         return replace(shorter, written=Written(self.text, spans, self.guessed))
 
     def join(self, groups: Sequence[tuple[int, int]]) -> Sentence:
-        """Return plain text with its words joined: a word for each (first, behind the last)."""
-        assert self.written is not None
+        """Return plain text with some of its words joined, in groups (first, behind the last).
+
+        The words of "well - known fact" in the groups (0, 3) and (3, 4) become "well - known" and
+        "fact".
+        """
+        assert self.written is not None  # plain text is always written
         spans = self.written.spans
-        joined = tuple((spans[first][0], spans[behind - 1][1]) for first, behind in groups)
-        words = tuple(self.text[begin:stop] for begin, stop in joined)
-        return Sentence(words, written=self.written._replace(spans=joined))
+        joined_spans = []
+        for first, behind_last in groups:
+            begin, _ = spans[first]
+            _, stop = spans[behind_last - 1]
+            joined_spans.append((begin, stop))
+        words = tuple(self.text[begin:stop] for begin, stop in joined_spans)
+        return Sentence(words, written=self.written._replace(spans=tuple(joined_spans)))
 
 
 def split_words(line: str) -> tuple[str, ...]:
@@ -146,7 +171,7 @@ def has_word(line: str) -> bool:
 
 
 def text_key(text: str) -> str:
-    """Return a text without spaces and in one case: corpora differ in these."""
+    """Return what tells texts apart: the text without spaces and in lower case."""
     return "".join(text.casefold().split())
 
 
@@ -156,8 +181,8 @@ def is_punctuation(word: str) -> bool:
     Marks upon them and joiners between them (M and Cf), as emoji have them, do not count.
     """
     categories = [unicodedata.category(char) for char in word]
-    seen = [category for category in categories if category[0] != "M" and category != "Cf"]
-    return bool(seen) and all(category[0] in "PS" for category in seen)
+    counted = [category for category in categories if category[0] != "M" and category != "Cf"]
+    return bool(counted) and all(category[0] in "PS" for category in counted)
 
 
 def punctuation_spans(text: str) -> list[bool]:

@@ -4,8 +4,9 @@
 ``.ndjson`` and ``.json`` have an object a line, or one array of objects; ``.tsv`` and anything else
 have tabs, and quotes are part of the text. Every row has the width of the first.
 
-:func:`read_records` is what readers call, each with the columns that it wants. Behind it stands how
-rows of cells are read and which column is which; at the end, what is said about a table.
+:func:`read_records` is what readers call, each with the columns that it wants (:class:`.Columns`).
+Behind it stands how rows of cells are read and which column is which; at the end, what is said
+about a table.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ _Cells = tuple[int, list[str]]  # One row: the line where it ends, and its cells
 
 csv.field_size_limit(2**31 - 1)  # A cell may hold a whole document; the default is 131,072.
 
-#: Sentences without labels; of translations the sources.
+#: Sentences without labels; of translations the sources. Cells that :class:`.Columns` calls "" hold
+#: labels, which are not read.
 SENTENCES = Columns(
     names={},
     order={1: ("sentence",), 2: ("sentence", ""), 3: ("sentence", "sentence2", "")},
@@ -61,16 +62,17 @@ TRANSLATIONS = Columns(
 _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')  # A cell in quotes with quotes in it, as CSV has them
 _SEPARATOR_LINE = re.compile("sep=.", re.IGNORECASE)  # What spreadsheets put above a table
 _SEMICOLONS = re.compile(r"\S;\S")
-_FEW = 4  # Rows from which on values that repeat are noticed
+_FEW = 4  # Fewest rows in which values that repeat are noticed
 _N_SAMPLE = 100  # Rows below the first that show whether it is a header.
-_SEPARATED = {";": "semicolons", ",": "commas", "\t": "tabs"}
+_SEPARATORS = {";": "semicolons", ",": "commas", "\t": "tabs"}  # As messages call them
 
 
 def read_records(path: Path, columns: Columns) -> Iterator[Record]:
-    """Yield the rows of a file; its ending says how it is written.
+    """Yield the rows of a file: the line of each, and its cells by column.
 
-    A header is recognised by its names. Without one the columns are those of ``columns.order``, and
-    what reads like a header of unknown names is refused.
+    The file's ending says how it is written. A header is recognised by its names. Without one the
+    columns are those of ``columns.order``, and a first row that reads like a header of unknown
+    names is refused.
     """
     is_json = path.suffix.lower() in JSON
     records = json_records(path, columns) if is_json else _cell_records(path, columns)
@@ -86,9 +88,10 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
 
 def number_in(path: Path, line: int, column: str, text: str) -> float:
     """Read a cell that has to hold a finite number."""
-    number = math.nan
-    with suppress(ValueError):
+    try:
         number = float(text)
+    except ValueError:
+        number = math.nan
     if math.isfinite(number):
         return number
     hint = ""
@@ -109,6 +112,8 @@ def _cell_records(path: Path, columns: Columns) -> Iterator[Record]:
     first_row = next(rows, None)
     if first_row is None:
         return
+
+    # Find the columns, by a header or by their places.
     sample = list(islice(rows, _N_SAMPLE))
     sample_cells = [cells for _, cells in sample]
     line, first_cells = first_row
@@ -120,6 +125,8 @@ def _cell_records(path: Path, columns: Columns) -> Iterator[Record]:
         _refuse_quoted(path, columns, first_cells)
         index_of = _columns_by_place(path, columns, first_row, sample_cells)
         data_rows = chain([first_row], sample, rows)
+
+    # Take their cells from every row.
     for line, cells in data_rows:
         yield line, {column: cells[i] for column, i in index_of.items() if i < len(cells)}
 
@@ -136,14 +143,20 @@ def _refuse_quoted(path: Path, columns: Columns, cells: Sequence[str]) -> None:
 def _refuse_json(path: Path) -> None:
     """Refuse a file of another ending that begins with a JSON object."""
     line = next((line for _, line in read_filled(path)), "").strip()
-    if line.startswith("{") and line.endswith("}"):
-        with suppress(ValueError, RecursionError):
-            json.loads(line)
-            raise CorpusError(f"{path}, line 1: this is JSON, not a sentence; name it .jsonl.")
+    if not line.startswith("{") or not line.endswith("}"):
+        return
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return
+    raise CorpusError(f"{path}, line 1: this is JSON, not a sentence; name it .jsonl.")
 
 
 def _separator(path: Path, columns: Columns) -> str:
-    """Return what separates the cells of a file: of CSV the one by which the header has names."""
+    """Return what separates the cells of a file.
+
+    Of CSV it is the separator that splits the header into most known names, else the comma.
+    """
     is_csv = path.suffix.lower() == ".csv"
     usual = "," if is_csv else "\t"
     line = next((line for _, line in read_filled(path)), "")
@@ -151,20 +164,20 @@ def _separator(path: Path, columns: Columns) -> str:
         raise CorpusError(f"{path}, line 1: this says what separates cells; take the line out.")
 
     def n_names(separator: str) -> int:
-        """Count the names of columns in the first line, split so."""
+        """Count the known names in the first line, split at this separator."""
         try:
             cells = next(csv.reader([line], delimiter=separator), [])
         except csv.Error:
             return 0
         return len([cell for cell in cells if columns.name_in([cell])])
 
-    best = max(_SEPARATED, key=n_names)
-    fewest = 1 if is_csv else 2
+    best = max(_SEPARATORS, key=n_names)
+    fewest = 1 if is_csv else 2  # a line of plain text may be one name by chance
     if n_names(usual) > 0 or n_names(best) < fewest:
         return usual
     if not is_csv:
         raise CorpusError(
-            f"{path}, line 1: the header has {_SEPARATED[best]} between its names; name the file "
+            f"{path}, line 1: the header has {_SEPARATORS[best]} between its names; name the file "
             ".csv, or put tabs between the cells."
         )
     return best
@@ -191,19 +204,20 @@ def _same_width(path: Path, columns: Columns, rows: Iterator[_Cells]) -> Iterato
 
 
 def _counted(n: int) -> str:
+    """Write a number of columns."""
     return f"{n} column" if n == 1 else f"{n} columns"
 
 
 def _columns_by_place(
     path: Path, columns: Columns, first_row: _Cells, sample: Sequence[Sequence[str]]
 ) -> dict[str, int]:
-    """Return which cell is which column in a table without a header; refuse what is not clear.
+    """Return the index of each column in a table without a header; refuse what is not clear.
 
-    ``sample`` are cells of rows below the first.
+    ``sample`` are the cells of rows below the first.
     """
     line, cells = first_row
     where = f"{path}, line {line}"
-    if columns.text_alone:
+    if columns.text_alone:  # rows may differ in their width
         sample = [row for row in sample if len(row) == len(cells)]
     if looks_like_header(cells, sample):
         raise CorpusError(
@@ -222,13 +236,16 @@ def _columns_by_place(
             raise CorpusError(
                 f"{where}: without a header column {i + 1} {doubt}; {columns.naming()} in one."
             )
-    if columns.text_alone:
+    if columns.text_alone:  # rows below may have all cells, where the first has one
         order = columns.order[max(columns.order)]
     return {column: i for i, column in enumerate(order) if column}
 
 
 def _doubt(path: Path, order: Sequence[str], i: int, values: Sequence[str]) -> str:
-    """Say what makes it doubtful that a column without a name is what its place says."""
+    """Say why column ``i``, which has no name, may not be the one that its place says.
+
+    Empty where nothing speaks against it.
+    """
     column = order[i]
     is_csv = path.suffix.lower() == ".csv"
     if column in TEXT_COLUMNS and len(order) > 1 and all(map(is_number, values)):
@@ -270,8 +287,11 @@ def header_of(path: Path, columns: Columns) -> tuple[str, ...] | None:
         _, first_object = next(json_objects(path), (0, {}))
         return tuple(first_object) if columns.name_in(tuple(first_object)) else None
     rows = islice(_split(path, _separator(path, columns)), _N_SAMPLE + 1)
-    first, *sample = [cells for _, cells in rows] or [[]]
-    return tuple(first) if columns.is_header(first, sample) else None
+    all_cells = [cells for _, cells in rows]
+    if not all_cells:
+        return None
+    first_cells, *sample = all_cells
+    return tuple(first_cells) if columns.is_header(first_cells, sample) else None
 
 
 def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
@@ -283,7 +303,8 @@ def notes_on(path: Path, columns: Columns) -> tuple[str, ...]:
     rows = _sample_rows(path, columns, header)
     notes: list[str] = []
     if header is not None:
-        unread = _unread_texts(columns.find(str(path), header).values(), columns, header, rows)
+        columns_read = columns.find(str(path), header).values()
+        unread = _unread_texts(columns_read, columns, header, rows)
         if unread:
             notes.append(f"{path}: columns that hold text are not read: {', '.join(unread)}.")
     if path.suffix.lower() not in (*JSON, ".csv"):
@@ -307,12 +328,15 @@ def _sample_rows(path: Path, columns: Columns, header: tuple[str, ...] | None) -
 
 
 def _unread_texts(
-    read: Collection[int], columns: Columns, header: Sequence[str], rows: Sequence[Sequence[Any]]
+    columns_read: Collection[int],
+    columns: Columns,
+    header: Sequence[str],
+    rows: Sequence[Sequence[Any]],
 ) -> list[str]:
-    """Return the quoted names of columns that hold texts and are not among those that are read."""
+    """Return the quoted names of columns that hold texts, and that nobody reads."""
     unread = []
     for i, name in enumerate(header):
-        if i in read or columns.passes_over(name):
+        if i in columns_read or columns.passes_over(name):
             continue
         if _are_texts([row[i] for row in rows]):
             unread.append(repr(name.strip()))
@@ -323,7 +347,7 @@ def refuse_table(path: Path) -> None:
     """Refuse a file of plain text that begins as a table: with a header, or a JSON object."""
     _refuse_json(path)
     line = next((line for _, line in read_filled(path)), "")
-    for separator, kind in _SEPARATED.items():
+    for separator, kind in _SEPARATORS.items():
         cells = line.split(separator)
         if len(cells) > 1 and all(SENTENCES.name_in([cell]) for cell in cells):
             raise CorpusError(

@@ -35,17 +35,19 @@ from headscope.data.files import read_blocks
 
 _DOCUMENT = "-DOCSTART-"
 _ONTONOTES = "#begin document"
-#: Names of the column of words, and of that of tags: the first row that has one counts.
+#: What a header may call the column of words.
 _WORDS = ("tokens", "token", "words", "word", "forms", "form")
+#: What a header may call the column of tags. Where it has names of several of these rows, the first
+#: row counts: of the columns ``ner`` and ``pos`` ``ner`` is read.
 TAGS = (
     ("ner_tags", "ner_tag", "ner"),
     ("tags", "tag", "labels", "label"),
     ("upos", "upos_tags", "pos_tags", "pos_tag", "pos"),
 )
 _SPACES = re.compile("[ \t]+")
-_MARKED = re.compile("[BIELMSUW][-_].+")
-_LANGUAGE = re.compile("([a-z]{2,3}(?:-[a-z-]+)?):(.+)")
-#: What phrases are called in the chunk column of CoNLL-2000 and CoNLL-2003.
+_MARKED = re.compile("[BIELMSUW][-_].+")  # A tag such as B-PER
+_LANGUAGE = re.compile("([a-z]{2,3}(?:-[a-z-]+)?):(.+)")  # A word such as en:word
+#: Types of phrases in the chunk column of CoNLL-2000 and CoNLL-2003, beside which tags may stand.
 _CHUNKS = {"NP", "VP", "PP", "ADJP", "ADVP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"}
 _CHUNKS |= {"NC", "VC", "PC"}  # In German.
 
@@ -74,7 +76,7 @@ def read_columns(path: Path) -> Tagged:
     sentences = list(_rows(path))
     if not sentences:
         return [], ()
-    by_name = _header(path, sentences[0][0].cells)
+    by_name = _header(path, sentences[0][0].cells)  # the columns of words and tags, if it is one
     if by_name is not None:
         del sentences[0][0]
         sentences = [rows for rows in sentences if rows]
@@ -83,6 +85,7 @@ def read_columns(path: Path) -> Tagged:
             f"{path}: no blank line parts sentences, so its {len(sentences[0]):,} words would be "
             "one sentence; put a blank line behind each sentence."
         )
+
     # Find the columns of words and of tags.
     columns = list(zip(*[row.cells for row in chain(*sentences)], strict=True))
     notes: tuple[str, ...] = ()
@@ -93,6 +96,7 @@ def read_columns(path: Path) -> Tagged:
     language = _language(columns[word_column])
     if language:
         notes = (*notes, f"{language}: before each word is its language, and no part of it.")
+
     # Take both from every row.
     tagged_sentences = []
     for rows in sentences:
@@ -154,27 +158,29 @@ def _blocks(path: Path) -> Iterator[list[tuple[int, str]]]:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What the rows of a file look like that are surely no comments."""
+    """The form of a file's rows, by which comments are told from the word ``#``."""
 
     has_tabs: bool  # Whether tabs split the columns
-    width: int  # Columns of the first of them
-    tags: frozenset[str]  # What stands in their last column
+    width: int  # Number of columns
+    tags: frozenset[str]  # The cells of the last column
     is_counted: bool  # Whether the first column counts the words
 
     def is_comment(self, row: _Row, *, is_first: bool) -> bool:
         """Whether a row is a comment; ``is_first``: no word of its sentence stands before it."""
         if not row.cells[0].startswith("#"):
             return False
+        # Where all columns and a tag are there, "#" is a word.
         if len(row.cells) == self.width and not self.is_counted:
             tag = row.cells[-1]
             has_tag = tag in self.tags or _MARKED.fullmatch(tag)
             if has_tag or (self.has_tabs and self.width == 2):
                 return False
+        # Between words a comment has to be certain; other rows are refused for their width.
         return is_first or self.is_counted or (self.has_tabs and len(row.cells) == 1)
 
 
 def _shape_of(rows: Sequence[_Row], has_tabs: bool) -> _Shape:
-    """Describe the rows that do not begin with ``#``; all of them where every row does."""
+    """Describe a file by the rows that do not begin with ``#``; by all where every row does."""
     word_rows = [row for row in rows if not row.cells[0].startswith("#")] or rows
     return _Shape(
         has_tabs=has_tabs,
@@ -197,7 +203,7 @@ def _are_numbers(cells: Iterable[str]) -> bool:
 
 
 def _of_another_width(path: Path, row: _Row, width: int, has_tabs: bool) -> CorpusError:
-    """Return the error for a row of more or fewer columns than the first, or of a single one."""
+    """Return the error for a row of more or fewer columns than the first, or of one column."""
     n_columns = len(row.cells)
     problem = "1 column" if n_columns == 1 else f"{n_columns} columns"
     if width > 1:
@@ -216,20 +222,23 @@ def _of_another_width(path: Path, row: _Row, width: int, has_tabs: bool) -> Corp
 
 
 def columns_by_name(names: Sequence[str]) -> tuple[int, int] | None:
-    """Return which column holds the words and which the tags, by name; None without both."""
+    """Return the columns of words and of tags by name: of ("token", "pos", "ner") columns 0 and 2.
+
+    None where the names do not say it: without one column of words and one of tags.
+    """
     lower = [name.strip().lower() for name in names]
-    words = [i for i, name in enumerate(lower) if name in _WORDS]
-    for known in TAGS:
-        tags = [i for i, name in enumerate(lower) if name in known]
-        if len(words) == len(tags) == 1:
-            return words[0], tags[0]
-        if tags:
-            break
+    word_columns = [i for i, name in enumerate(lower) if name in _WORDS]
+    for tag_names in TAGS:
+        tag_columns = [i for i, name in enumerate(lower) if name in tag_names]
+        if len(word_columns) == len(tag_columns) == 1:
+            return word_columns[0], tag_columns[0]
+        if tag_columns:
+            return None
     return None
 
 
 def _header(path: Path, cells: Sequence[str]) -> tuple[int, int] | None:
-    """Return the columns that a header names; None where the row is none."""
+    """Return the columns of words and tags that a header names; None if the row is no header."""
     known_names = {*_WORDS, *chain(*TAGS)}
     if len([cell for cell in cells if cell.lower() in known_names]) < 2:
         return None
@@ -245,7 +254,10 @@ def _header(path: Path, cells: Sequence[str]) -> tuple[int, int] | None:
 def _columns_without_header(
     path: Path, sentences: Sequence[Sequence[_Row]], columns: Sequence[Sequence[str]]
 ) -> tuple[int, int, tuple[str, ...]]:
-    """Find the columns of words and tags in a file without a header, and say what was chosen."""
+    """Find the columns of words and tags in a file without a header, with notes on the choice.
+
+    ``columns`` are the cells of the whole file, by column.
+    """
     word_column = 0
     if _are_numbers(columns[0]):
         _check_count(path, sentences)
@@ -284,9 +296,9 @@ def _refuse_no_words(
     word_column: int,
 ) -> None:
     """Raise where the column that should hold words repeats itself, or looks like that of tags."""
-    has_one = len({*columns[word_column]}) == 1
+    has_one_word = len({*columns[word_column]}) == 1
     has_several_behind = len(columns) - word_column > 2
-    if has_one or (has_several_behind and _same_throughout(sentences, word_column)):
+    if has_one_word or (has_several_behind and _same_throughout(sentences, word_column)):
         raise CorpusError(
             f"{path}: column {word_column + 1} is the same throughout each sentence "
             f"({columns[word_column][0]!r}), so it holds no words; give a word a line, its tag "
@@ -326,7 +338,7 @@ def _same_throughout(sentences: Iterable[Sequence[_Row]], column: int) -> bool:
 
 
 def _types(column: Sequence[str]) -> set[str] | None:
-    """Return the types of entities in a column of their tags; None where it holds others."""
+    """Return the types of entities in a column of tags (PER of B-PER); None of other columns."""
     if {*column} <= {"O", "o"}:
         return set()
     try:

@@ -17,7 +17,7 @@ from headscope.data.tag_columns import TAGS, Tagged, TaggedWord, columns_by_name
 
 
 def read_json_lines(path: Path) -> Tagged:
-    """Read an object a line with a list of words and a list of tags, as data sets are exported."""
+    """Read the sentences of a file, with a note where other tags of the file are not read."""
     sentences = []
     notes: set[str] = set()
     for line, text in read_filled(path):

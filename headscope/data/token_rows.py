@@ -1,7 +1,8 @@
-"""Sequences of token ids as a task's model reads them, with masked positions where it predicts.
+"""Sequences of token ids as a task's model reads them, and the tokens that it is to predict.
 
-First rows of one text or of two read together, and :func:`padded`, which makes a batch of them; at
-the end the pairs of source and target of models with a decoder.
+A :class:`Row` is one text, or two texts read together; :func:`encode_rows`, :func:`window_rows` and
+:func:`mask_row` make rows. A :class:`PairRow`, at the end of the file, is a row with a target that
+a decoder writes; :func:`encode_pairs` makes them. :func:`padded` makes a batch of either.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ MASKED_SHARE = 0.15
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence with its special tokens."""
+    """One sequence with its special tokens.
+
+    "[CLS] the [MASK] sat [SEP]", where the mask replaced "cat", has content (1, 2, 3), masked (2,)
+    and gold (id of "cat",).
+    """
 
     index: int  # Among all rows of the task
     ids: tuple[int, ...]  # Token ids, special tokens included
     types: tuple[int, ...] | None  # Token types; None where the model is given none
-    content: tuple[int, ...]  # Positions that are no special token
+    content: tuple[int, ...]  # Positions of tokens that are not special
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
-    gold: tuple[int, ...] = ()  # The tokens that stood there
-    second: int | None = None  # Of two texts: the position where the second begins
+    gold: tuple[int, ...] = ()  # Token ids that stood at the masked positions
+    second: int | None = None  # Position where the second of two texts begins; None of one text
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,43 +54,46 @@ class Padded:
     index: Array  # (batch,): The index of each row among all rows of the task
     input_ids: Tensor  # (batch, pos), int64
     attention_mask: Tensor  # (batch, pos), int64: 1 for tokens and 0 for padding
-    #: (batch, pos), or None for the types that the model takes unasked
-    token_type_ids: Tensor | None
-    #: (2, predicted): Row and position of every token that is to be predicted, row by row: of
-    #: masked tokens, or of those that a decoder is to write
+    token_type_ids: Tensor | None  # (batch, pos); None: the model takes its default types
+    #: (2, predicted): Row and position of every token that is to be predicted, row by row: masked
+    #: tokens, or tokens that a decoder is to write
     masked: Tensor
-    gold: Tensor  # (predicted,): Their token ids
-    decoder_ids: Tensor | None = None  # (batch, target_pos), int64, of pairs: what a decoder reads
+    gold: Tensor  # (predicted,): Ids of the right tokens at these positions
+    #: (batch, target_pos), int64: What a decoder reads; None where rows have no target
+    decoder_ids: Tensor | None = None
     decoder_mask: Tensor | None = None  # The same shape: 1 for tokens and 0 for padding
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What a model is called with."""
+        """Ids, mask and types that a model is called with."""
         return self.input_ids, self.attention_mask, self.token_type_ids
 
     @property
     def decoder_inputs(self) -> dict[str, Tensor]:
-        """What a model with a decoder is called with besides, by name."""
+        """Ids and mask that the decoder reads, by the names of a model's arguments."""
         if self.decoder_ids is None or self.decoder_mask is None:
             return {}
         return {"decoder_input_ids": self.decoder_ids, "decoder_attention_mask": self.decoder_mask}
 
     @property
     def hidden_mask(self) -> Tensor:
-        """1 where the last hidden state, a decoder's if there is one, belongs to a token."""
+        """1 where the model's last hidden state belongs to a token: of the decoder if it has one.
+
+        (batch, pos), or (batch, target_pos) with a decoder.
+        """
         return self.attention_mask if self.decoder_mask is None else self.decoder_mask
 
     def queries_of(self, stack: str) -> Tensor:
-        """(batch, pos): 1 where a query of this stack's attention belongs to a token."""
+        """1 where a query belongs to a token; a stack is ``encoder``, ``decoder`` or ``cross``."""
         return self.attention_mask if stack == "encoder" else self.hidden_mask
 
 
 class TypedModel(TextModel, Protocol):
-    """A model that may read token types besides."""
+    """A model that may read token types beside token ids."""
 
     @property
     def token_types(self) -> TokenTypes:
-        """Which it is given."""
+        """The token types that it is given."""
 
 
 def encode_rows(
@@ -115,12 +123,12 @@ def encode_rows(
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
     """Cut text into windows of exactly ``length`` tokens, and take the first ``count`` of them.
 
-    Lines are tokenised one by one without special tokens and joined into one stream; window i
-    covers stream tokens [i (n - s), (i + 1)(n - s)) with the model's s special tokens around them;
-    a partial last window is dropped. Errors are those of :func:`~headscope.data.pieces.frame` and
-    :func:`~headscope.data.pieces.tokenise`.
+    Lines are tokenised one by one without special tokens and joined into one stream. Each window is
+    the next stretch of it with the model's special tokens around: "a b c d e" in windows of 4 is
+    "[CLS] a b [SEP]" and "[CLS] c d [SEP]"; a partial last window is dropped. Errors are those of
+    :func:`~headscope.data.pieces.frame` and :func:`~headscope.data.pieces.tokenise`.
     """
-    before, after, width = frame(model, length)
+    before, after, width = frame(model, length)  # special tokens around a window, tokens inside
     special = special_ids(model.tokenizer)
     stream = token_stream(model, lines)
     rows: list[Row] = []
@@ -138,8 +146,8 @@ def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: i
 def mask_row(row: Row, mask_id: int, seed: int) -> Row:
     """Replace 15% of a row's content tokens (at least one) by the mask token.
 
-    The positions depend on the seed, the row's index and its length alone, so that every model and
-    every point of a curve predicts the same tokens.
+    The positions depend on the seed, the row's index and its length alone, so that models that are
+    compared predict the same tokens.
     """
     if not row.content:
         return row
@@ -154,7 +162,7 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
 
 
 def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
-    """Right-pad rows into one batch; of pairs sources and targets. All rows are pairs, or none."""
+    """Right-pad rows into one batch. All of them have a target (:class:`PairRow`), or none."""
     pairs = [row for row in rows if isinstance(row, PairRow)]
     predicted = torch.tensor(list(_predicted(rows, pairs)), dtype=torch.long)
     row_index, position, gold = predicted.reshape(-1, 3).t().to(device)
@@ -177,7 +185,10 @@ def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
 
 
 def _predicted(rows: Sequence[Row], pairs: Sequence[PairRow]) -> Iterator[tuple[int, int, int]]:
-    """Yield row, position and token id of every token that is to be predicted."""
+    """Yield row, position and token id of every token that is to be predicted.
+
+    ``pairs`` are the rows again where they have a target, else empty.
+    """
     for i, row in enumerate(rows):
         for position, token in zip(row.masked, row.gold, strict=True):
             yield i, position, token
@@ -195,33 +206,41 @@ def filled(rows: Sequence[Sequence[int] | Array], fill: int) -> Tensor:
 
 # --- sources and targets, of models with a decoder ---
 
-NO_LABEL = -100  # Label of a position that is padded, or at which no token is asked for.
+#: Label of a position at which no token is asked for; torch's cross entropy passes it over.
+NO_LABEL = -100
 
 
 @dataclass(frozen=True)
 class Ends:
-    """Where a decoder begins and where it stops."""
+    """The special tokens at both ends of a target."""
 
-    start: int  # Token id that it reads first
+    start: int  # Token id that the decoder reads first
     stop: int  # Token id that ends every target
     first: int | None = None  # Token id of the language code that begins every target, if any
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairRow(Row):
-    """One source, as :class:`~headscope.data.token_rows.Row` has it, and its target."""
+    """One source, whose tokens are those of :class:`Row`, and its target.
+
+    The target "le chat ." has::
+
+        decoder_ids     <start>  le    chat  .
+        labels          le       chat  .     <stop>
+        decoder_content         (1,    2,    3)
+    """
 
     #: (target_pos,): What the decoder reads: the start token, then all labels but the last
     decoder_ids: tuple[int, ...]
-    #: (target_pos,): What it should write at each of these positions (NO_LABEL where it is not
+    #: (target_pos,): What the decoder should write at each position (NO_LABEL where it is not
     #: asked); ends in one stop token
     labels: tuple[int, ...]
     decoder_content: tuple[int, ...]  # Positions at which the decoder reads no special token
-    #: Those at which it reads a piece of nothing but punctuation
+    #: Positions at which the decoder reads a piece of nothing but punctuation
     decoder_punctuation: tuple[int, ...] = ()
-    #: Where the tokens of the source begin and end in its text
+    #: Where each token of the source begins and ends in its text
     source_spans: tuple[tuple[int, int], ...] = ()
-    #: The same of the tokens that are to be written
+    #: (target_pos - 1,): Where each label begins and ends in the target's text, the last left out
     target_spans: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
@@ -241,8 +260,8 @@ def encode_pairs(
     Each side gets the special tokens that the tokenizer itself puts there, with one exception:
     special tokens after a target's text are replaced by one stop token, which some tokenizers add
     and others do not. Of a model that is told its languages, a target begins with its language's
-    code and no other special token. Nothing is ever cut. ``check`` is that of
-    :func:`~headscope.data.pieces.tokenise`, for the sources.
+    code and no other special token. Nothing is ever cut. With ``check`` sources are refused of
+    which the tokenizer knows no piece (:func:`~headscope.data.pieces.tokenise`).
     """
     target_texts, targets = tee(targets)
     encoded_sources = tokenise(model, sources, check=check)
@@ -279,10 +298,11 @@ def _pair_row(
             start += 1
 
     labels = (*code, *target.ids[start:stop], target_ends.stop)
-    n_code = len(code)
     # The decoder reads a token one position after it has written it: of a text a b it writes
-    # code a b stop, and reads start code a b.
-    shift = 1 + n_code - start
+    # "code a b stop", and reads "start code a b".
+    n_code = len(code)
+    n_before_text = 1 + n_code
+    shift = n_before_text - start  # from a position in ``target`` to that in ``decoder_ids``
     punctuation = [position + shift for position in _punctuation(target_text, target)]
     return PairRow(
         index=index,
@@ -291,7 +311,7 @@ def _pair_row(
         content=_content(source.special_tokens_mask),
         decoder_ids=(target_ends.start, *labels[:-1]),
         labels=labels,
-        decoder_content=_content([1] * (1 + n_code) + special[start:stop]),
+        decoder_content=_content([1] * n_before_text + special[start:stop]),
         decoder_punctuation=tuple(punctuation),
         source_spans=tuple(source.offsets),
         target_spans=(*[(0, 0)] * n_code, *target.offsets[start:stop]),
@@ -315,10 +335,10 @@ def _punctuation(text: str, encoding: Encoding) -> Iterator[int]:
 
 
 def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | None]:
-    """Give each pair the nearest source before it that has as many content tokens: a control.
+    """Give each target the source of another pair: a control.
 
-    A source that is the same text does not count as another. The first of each length has none and
-    becomes None; so does what was None.
+    It is the last source before the pair's own that has as many content tokens and is another text.
+    A pair without one becomes None, as the first of each length does; so does what was None.
     """
     earlier = EarlierTexts[PairRow]()
     for row in rows:
@@ -333,9 +353,10 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
 
 
 def sentences_of(row: Row) -> Iterator[Hashable]:
-    """Yield each text of a row as its tokens, without special tokens and without masks.
+    """Yield each text of a row as a tuple of its tokens, those of masked positions included.
 
-    A row of two texts has two. The target of a translation is another text than its source.
+    Special tokens around a text are left out. A target is marked as such: a source of the same
+    tokens is another text.
     """
     ids = list(row.ids)
     for position, token in zip(row.masked, row.gold, strict=True):

@@ -1,4 +1,4 @@
-"""Token types: which text a token belongs to, as far as a model has an embedding for it."""
+"""Token types: which of two texts a token belongs to, as BERT's models have an embedding for it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class TokenTypes:
 
     A model whose table has one row, as RoBERTa's, or no table is given none: every token has the
     same type for it, whatever its tokenizer says.
+
+    A single text has the types 0 in most models; they are only given where they are others. XLNet
+    has 2 at a special token behind the text: ``content`` 0 and ``after`` (0, 2).
     """
 
-    rows: int = 0  # Of the model's table, if its tokenizer gives types at all
-    #: The types of a single text: of the special tokens before it, of its own tokens, and of those
-    #: behind it. Models take 0 for all of them where they are given none.
-    before: tuple[int, ...] = ()
-    content: int = 0
-    after: tuple[int, ...] = ()
+    rows: int = 0  # Rows of the model's table; 0 where its tokenizer gives no types
+    before: tuple[int, ...] = ()  # Of a single text: types of the special tokens before it
+    content: int = 0  # Of a single text: type of its own tokens
+    after: tuple[int, ...] = ()  # Of a single text: types of the special tokens behind it
 
     @property
     def given(self) -> bool:
@@ -33,7 +34,7 @@ class TokenTypes:
 
     @property
     def _usual(self) -> bool:
-        """Whether a single text has the types that the model takes where none are given."""
+        """Whether a single text has the types 0, which the model takes where none are given."""
         return not any((*self.before, self.content, *self.after))
 
     def of_encoding(self, encoding: Encoding, *, pair: bool) -> tuple[int, ...] | None:
@@ -53,12 +54,13 @@ class TokenTypes:
         if not self.given or self._usual:
             return None
         types = torch.full_like(attention_mask, self.content)
-        position = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-        from_end = attention_mask.sum(dim=1, keepdim=True) - 1 - position
-        for i, kind in enumerate(self.before):
-            types = torch.where(position == i, kind, types)
-        for i, kind in enumerate(reversed(self.after)):
-            types = torch.where(from_end == i, kind, types)
+        position = torch.arange(attention_mask.shape[1], device=attention_mask.device)  # [pos]
+        lengths = attention_mask.sum(dim=1, keepdim=True)  # [batch, 1]
+        from_end = lengths - 1 - position  # [batch, pos], 0 at the last token of each text
+        for i, token_type in enumerate(self.before):
+            types = torch.where(position == i, token_type, types)
+        for i, token_type in enumerate(reversed(self.after)):
+            types = torch.where(from_end == i, token_type, types)
         return types
 
 
@@ -74,9 +76,10 @@ def _checked(encoding: Encoding, rows: int) -> tuple[int, ...]:
 
 
 def token_types(model: TextModel, network: nn.Module) -> TokenTypes:
-    """Read which token types a model is given from its table and its tokenizer.
+    """Find out which token types a model is given, from its table and its tokenizer.
 
-    Tokenizers whose models have no types do not name them among their outputs.
+    Tokenizers whose models have no types do not name them among their outputs; which types a single
+    text has shows in a text of one letter.
     """
     tables = (
         module.num_embeddings
@@ -87,13 +90,16 @@ def token_types(model: TextModel, network: nn.Module) -> TokenTypes:
     if rows < 2 or "token_type_ids" not in getattr(model.tokenizer, "model_input_names", ()):
         return TokenTypes()
     (encoding,) = encodings_of(model, ["a"])
-    inner = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
-    if not inner:
+    is_special = encoding.special_tokens_mask
+    letter_positions = [i for i, special in enumerate(is_special) if not special]
+    if not letter_positions:
         return TokenTypes(rows)
-    kinds = _checked(encoding, rows)
+    types = _checked(encoding, rows)
+    first = letter_positions[0]
+    last = letter_positions[-1]
     return TokenTypes(
         rows=rows,
-        before=kinds[: inner[0]],
-        content=kinds[inner[0]],
-        after=kinds[inner[-1] + 1 :],
+        before=types[:first],
+        content=types[first],
+        after=types[last + 1 :],
     )

@@ -6,6 +6,9 @@ as ``SpaceAfter=No`` says. Where several words are written as one (``3-4 zum``, 
 ``dem``), the text has the written one. Columns may have another order, which CoNLL-U Plus states
 in its first line (``# global.columns = ID FORM ...``).
 
+First how rows become blocks of words; then one row, the text, and the tree
+(:func:`read_treebank`).
+
 References
 ----------
 https://universaldependencies.org/format.html, https://universaldependencies.org/ext-format.html
@@ -26,30 +29,33 @@ from headscope.data.sentences import ROOT, Sentence, Span, Written, has_word, is
 _COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 _PLUS = re.compile(r"#\s*global\.columns\s*=(.*)")
 _TEXT = re.compile(r"#\s*text\s*=(.*)")
-_WITHHELD = "_"  # What stands in place of a word that may not be published.
+_WITHHELD = "_"  # The form of a word that may not be published.
 
 
 class TreeRow(NamedTuple):
-    """A word of a treebank."""
+    """A word of a treebank, whose head is not yet read as a number."""
 
     line: int
     form: str
-    tag: str  # Its universal part of speech
+    tag: str  # Universal part of speech
     head: str
     relation: str
 
 
 class Token(NamedTuple):
-    """A word as it is written: one word of a tree, or several (``zum``)."""
+    """A word as it is written: one word of a tree, or several.
+
+    ``3-4 zum`` in a sentence, for ``zu`` and ``dem``, is ("zum", first 2, behind 4).
+    """
 
     form: str
-    first: int  # The first word of the tree that it stands for, from zero
-    behind: int  # The word behind its last one
+    first: int  # Index of the first word of the tree that it stands for, from zero
+    behind: int  # Index behind its last word
     space: bool  # Whether a space follows
 
 
 class TreeBlock(NamedTuple):
-    """The words of a sentence, and how they are written."""
+    """The words of a sentence, and where they stand in its text."""
 
     rows: list[TreeRow]
     written: Written
@@ -96,7 +102,11 @@ def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
 def _add_row(
     path: Path, number: int, cells: Mapping[str, str], *, rows: list[TreeRow], tokens: list[Token]
 ) -> None:
-    """Add what a row holds to the words of its sentence, and to the words as they are written."""
+    """Add the word of a row to ``rows``, or a written word to ``tokens``, or both.
+
+    A row ``3-4 zum`` is a written word, and the rows 3 and 4 below it are words of the tree alone;
+    any other row is both.
+    """
     row_id = _row_id(path, number, cells["ID"])
     if row_id is None:
         return
@@ -105,13 +115,14 @@ def _add_row(
         raise _mend(path, number, f"row id {cells['ID']} where {len(rows) + 1} should follow")
     if not cells["FORM"].strip():
         raise _mend(path, number, "the word's form is empty")
-    inside = bool(tokens) and tokens[-1].behind >= first
-    if "-" in cells["ID"] and inside:
+    is_inside = bool(tokens) and tokens[-1].behind >= first  # of the row 3-4 above
+    is_range = "-" in cells["ID"]
+    if is_range and is_inside:
         raise _mend(path, number, f"{cells['ID']} begins inside another such row")
-    if not inside:
+    if not is_inside:
         space = "SpaceAfter=No" not in cells.get("MISC", "").split("|")
         tokens.append(Token(form=cells["FORM"], first=first - 1, behind=last, space=space))
-    if "-" not in cells["ID"]:
+    if not is_range:
         rows.append(_tree_row(number, cells))
 
 
@@ -124,15 +135,17 @@ _HEAD = re.compile(r"[0-9]+")
 
 
 def _mend(path: Path, line: int, fault: str) -> CorpusError:
+    """Return the error for a fault of a treebank."""
     return CorpusError(f"{path}, line {line}: {fault}; mend the treebank there.")
 
 
 def _numbered(names: Sequence[str]) -> dict[str, int]:
+    """Return the index of each column."""
     return {name: number for number, name in enumerate(names)}
 
 
 def _plus_columns(path: Path, number: int, stated: str) -> dict[str, int]:
-    """Return the place of each column of a file in CoNLL-U Plus."""
+    """Return the index of each column of a file in CoNLL-U Plus."""
     columns = _numbered(stated.split())
     missing = [name for name in ("ID", "FORM") if name not in columns]
     if missing:
@@ -193,7 +206,10 @@ def _refuse_withheld(path: Path, rows: Sequence[TreeRow]) -> None:
 
 
 def _written(tokens: Sequence[Token], forms: Sequence[str], stated: str) -> Written:
-    """Find the words in the text that is stated, or in the text that they make."""
+    """Find the words of a sentence in the text that its comment states.
+
+    Where they do not stand in it in order, the text is the words themselves, joined.
+    """
     written_words = [token.form for token in tokens]
     text = stated
     token_spans = _spans_of(stated, written_words)
@@ -226,7 +242,7 @@ def _spans_of(text: str, words: Sequence[str]) -> list[Span] | None:
 
 
 def note_of_multiword(sentences: Iterator[Sentence]) -> tuple[int, str]:
-    """Return how many sentences there are, and what is to be said of words written as one."""
+    """Count sentences, and write the note on words that are written as one; empty without them."""
     n_sentences = 0
     n_written = 0
     n_words = 0
@@ -265,7 +281,7 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
 
 
 def _heads(path: Path, rows: Sequence[TreeRow]) -> list[int]:
-    """Return the head of each word, from zero, -1 for the root; refuse what is no number of one."""
+    """Return the head of each word, from zero, or ROOT; refuse heads that are no word."""
     heads: list[int] = []
     for row_id, row in enumerate(rows, start=1):
         if not _HEAD.fullmatch(row.head):
@@ -277,7 +293,7 @@ def _heads(path: Path, rows: Sequence[TreeRow]) -> list[int]:
             raise _mend(path, row.line, f"word {row_id} is its own head")
         if head == 0 and ROOT in heads:
             raise _mend(path, row.line, "a second root; a sentence has exactly one")
-        heads.append(head - 1)
+        heads.append(ROOT if head == 0 else head - 1)
     return heads
 
 

@@ -17,7 +17,7 @@ from headscope.data.sentences import text_key
 
 
 def different_sentences(sentences: Iterable[str]) -> set[str]:
-    """Return what tells the sentences apart: without spaces, in one case, and no empty one."""
+    """Return the keys of sentences: without spaces and in lower case; empty ones have none."""
     return {text_key(text) for text in sentences} - {""}
 
 
@@ -26,9 +26,9 @@ class Unshared:
     """Calibration data without shared sentences, and how many were left out."""
 
     examples: Examples
-    dropped: int  # Examples, and documents, that hold a shared sentence
-    shared: int  # Different sentences of the evaluation data that the calibration data hold
-    sentences: int  # Different sentences of the evaluation data
+    dropped: int  # Number of examples and documents that were left out
+    shared: int  # Number of different sentences of the evaluation data in the calibration data
+    sentences: int  # Number of different sentences of the evaluation data
     #: Whether fewer than two examples would be left; then none was left out, and the caller warns.
     same: bool
 
@@ -40,11 +40,11 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
     """
     evaluation_sentences = _sentences_of(evaluation)
     common = evaluation_sentences & _sentences_of(examples)
-    second = examples.second or ("",) * len(examples)
-    pairs = zip(examples.first, second, strict=True)
-    unshared_rows = [
-        i for i, pair in enumerate(pairs) if common.isdisjoint(different_sentences(pair))
-    ]
+    unshared_rows = []
+    for i, first_text in enumerate(examples.first):
+        texts = [first_text] if examples.second is None else [first_text, examples.second[i]]
+        if common.isdisjoint(different_sentences(texts)):
+            unshared_rows.append(i)
     unshared = examples.pick(unshared_rows)
     if examples.documents:
         unshared_documents = [

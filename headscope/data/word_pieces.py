@@ -1,8 +1,14 @@
 """Which pieces are which word: sentences as a model reads them, with their words found again.
 
 A tokenizer reads the whole text, as the model's users have it read; words are found afterwards by
-where each piece stands in the text (:func:`_aligned`). Sentences also get their half of the corpus
-and their control (:func:`placed`), and the rarity of their words.
+where each piece stands in the text. Of "The dancers sat"::
+
+    tokens        [CLS]  the  dance  ##rs  sat  [SEP]
+    word_of        -1     0     1     1     2    -1       (:func:`_aligned`)
+    first                [1,    2,          4]            position of each word's first piece
+
+:func:`placed` gives each sentence its half of the corpus and its control, :func:`encode_words` its
+tokens and words; at the end, which words are rare.
 """
 
 from __future__ import annotations
@@ -25,34 +31,35 @@ IntArray = NDArray[np.int64]
 
 
 class Rarity(NamedTuple):
-    """Which words of one sentence count as rare; indices of words."""
+    """Which words of one sentence are its rarest, as indices."""
 
     rarest: tuple[int, ...]  # The words of the lowest frequency; several where they tie
-    two_rarest: tuple[int, ...]  # Those of the two lowest frequencies
+    two_rarest: tuple[int, ...]  # The words of the two lowest frequencies
 
 
 @dataclass(frozen=True)
 class EncodedSentence:
-    """One sentence as the model reads it; its words are those that have a piece."""
+    """One sentence as the model reads it, without the words that have no piece."""
 
     ids: IntArray  # (tokens,): Token ids, special tokens included
     word_of: IntArray  # (tokens,): Index of each token's word, -1 for special tokens
     first: IntArray  # (words,): Position of each word's first piece
-    sentence: Sentence  # Its words that have a piece, and the tree between them
+    sentence: Sentence  # Its words that have a piece, and the edges between them
     rarity: Rarity | None  # None where the rare-word score skips the sentence
-    half: int = 0  # 0 or 1: the half of the corpus, as :func:`placed` deals them
-    #: The last sentence before it with as many words and another text: its tree is a control
+    half: int = 0  # 0 or 1: the half of the corpus that :func:`placed` puts it in
+    #: The last sentence before it with as many words and another text: its edges are a control
     swapped: Sentence | None = None
-    #: (words,): Which of the words that were given these are; None: all of them
+    #: (words,): Index of each word in the sentence before words without a piece were left out;
+    #: None where the words are all of them
     with_piece: IntArray | None = None
-    left_out: int = 0  # Words that were given and have no piece
+    left_out: int = 0  # Number of words that were left out since they have no piece
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @cached_property
     def pieces(self) -> IntArray:
-        """Pieces of each word, (words,)."""
+        """Number of pieces of each word, (words,)."""
         in_a_word = self.word_of >= 0
         return np.bincount(self.word_of[in_a_word], minlength=len(self.first))
 
@@ -61,8 +68,8 @@ class Placed(NamedTuple):
     """A sentence, its half of the corpus, and its control sentence."""
 
     sentence: Sentence
-    half: int  # As in :class:`EncodedSentence`
-    swapped: Sentence | None  # As in :class:`EncodedSentence`
+    half: int  # 0 or 1
+    swapped: Sentence | None  # None where no sentence before it has as many words
 
 
 def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
@@ -95,9 +102,10 @@ def encode_words(
     """Tokenise sentences and find the pieces of their words; None for one that is skipped.
 
     A sentence is skipped when it is longer than the model's limit, and when none of its words has a
-    piece; it is never cut. A word without a piece is left out, with its edges. ``check`` is that of
-    :func:`tokenise`.
+    piece; it is never cut. A word without a piece is left out, with its edges. With ``check`` a
+    text is refused of which the tokenizer knows no piece (:func:`tokenise`).
     """
+    # Two passes over one stream: the tokenizer reads texts ahead, some at a time.
     items, items_for_text = tee(items)
     texts = (item.sentence.text for item in items_for_text)
     for item, encoding in zip(items, tokenise(model, texts, check=check), strict=True):
@@ -112,21 +120,25 @@ def _encoded(
 ) -> EncodedSentence | None:
     """Put a sentence and its tokens together, without words that have no piece; None if none has.
 
-    The control sentence has as many words, so the words at the same places are left out of it.
+    The control sentence has as many words, so the words with the same indices are left out of it.
     """
     sentence, word_of = _aligned(item.sentence, encoding)
     swapped = item.swapped
-    word_numbers, first_positions = np.unique(word_of, return_index=True)
-    is_word = word_numbers >= 0
-    with_piece = word_numbers[is_word]
+    # word_of [-1, 0, 1, 1, 3, -1] -> indices [-1, 0, 1, 3] at positions [0, 1, 2, 4]
+    word_indices, first_positions = np.unique(word_of, return_index=True)
+    is_word = word_indices >= 0
+    with_piece = word_indices[is_word]
     if not len(with_piece):
         return None
+
+    # Word 2 has no piece there: leave it out, and count the others anew (3 becomes 2).
     n_words = len(sentence.words)
     if len(with_piece) < n_words:
         sentence = sentence.keep(with_piece.tolist())
         if swapped is not None:
             swapped = swapped.keep(with_piece.tolist())
-        word_of = np.where(word_of < 0, -1, np.searchsorted(with_piece, word_of))
+        new_indices = np.searchsorted(with_piece, word_of)
+        word_of = np.where(word_of < 0, -1, new_indices)
     return EncodedSentence(
         ids=np.asarray(encoding.ids, dtype=np.int64),
         word_of=word_of,
@@ -144,38 +156,40 @@ def _aligned(sentence: Sentence, encoding: Encoding) -> tuple[Sentence, IntArray
     """Return the sentence and the word of each token, -1 for special tokens.
 
     A piece belongs to the word in which it begins; one that begins between two words (a space, a
-    mark that no word has) to the next. In plain text a piece that reaches into other words makes
-    one word of all, and a special token holds no word.
+    mark that no word has) to the next. Words of a treebank or of a user stay as they are. Those of
+    plain text were only guessed (``sentence.guessed``), so the sentence may change: a piece that
+    reaches into other words makes one word of all, and a special token that is written in the text
+    is no word.
     """
     token_begins, token_stops = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
     special = np.array(encoding.special_tokens_mask, dtype=bool)
     word_of = np.full(len(special), -1, dtype=np.int64)
     word_spans = np.array(sentence.spans, dtype=np.int64).reshape(-1, 2)
-    # Rows of ``word_spans`` that can have pieces:
-    word_numbers = np.arange(len(word_spans))
+    candidates = np.arange(len(word_spans))  # words that can have pieces
 
-    # A special token that the text spells out is no word.
+    # A special token that is written in the text is no word.
     if encoding.written_out:
-        word_numbers = _outside(word_spans, token_begins[special], token_stops[special])
+        candidates = _outside(word_spans, token_begins[special], token_stops[special])
         if sentence.guessed:
-            sentence = sentence.keep(word_numbers.tolist())
-            word_spans = word_spans[word_numbers]
-            word_numbers = np.arange(len(word_spans))
-    if not len(word_numbers) or special.all():
+            sentence = sentence.keep(candidates.tolist())
+            word_spans = word_spans[candidates]
+            candidates = np.arange(len(word_spans))
+    if not len(candidates) or special.all():
         return sentence, word_of
 
     # A piece belongs to the first word that ends behind the piece's begin.
-    word_begins, word_stops = word_spans[word_numbers].T
-    words = np.searchsorted(word_stops, token_begins[~special], side="right")
-    words = words.clip(max=len(word_numbers) - 1)
-    words = np.maximum.accumulate(words)  # a tokenizer may exchange marks that stand on one letter
+    word_begins, word_stops = word_spans[candidates].T
+    first_words = np.searchsorted(word_stops, token_begins[~special], side="right")  # (pieces,)
+    first_words = first_words.clip(max=len(candidates) - 1)
+    # Words never go back: a tokenizer may exchange marks that stand on one letter.
+    first_words = np.maximum.accumulate(first_words)
 
     # In plain text a piece that reaches into other words makes one word of all.
     if sentence.guessed:
         last_words = np.searchsorted(word_begins, token_stops[~special], side="left") - 1
-        sentence, words = _joined(sentence, words, last_words)
-        word_numbers = np.arange(len(sentence.words))
-    word_of[~special] = word_numbers[words]
+        sentence, first_words = _joined(sentence, first_words, last_words)
+        candidates = np.arange(len(sentence.words))
+    word_of[~special] = candidates[first_words]
 
     if encoding.written_out:
         final_spans = np.array(sentence.spans, dtype=np.int64)
@@ -184,57 +198,66 @@ def _aligned(sentence: Sentence, encoding: Encoding) -> tuple[Sentence, IntArray
 
 
 def _outside(word_spans: IntArray, begins: IntArray, stops: IntArray) -> IntArray:
-    """List the words that no single one of some stretches of a text covers.
+    """List the words that lie in none of some special tokens.
 
-    ``word_spans`` (words, 2); ``begins, stops`` of the stretches.
+    ``word_spans`` (words, 2); ``begins`` and ``stops`` (tokens,) are those of the special tokens.
     """
-    covered = (begins <= word_spans[:, :1]) & (word_spans[:, 1:] <= stops)  # (words, stretches)
-    return np.flatnonzero(~covered.any(axis=1))
+    lies_in = (begins <= word_spans[:, :1]) & (word_spans[:, 1:] <= stops)  # (words, tokens)
+    return np.flatnonzero(~lies_in.any(axis=1))
 
 
-def _joined(sentence: Sentence, words: IntArray, last_words: IntArray) -> tuple[Sentence, IntArray]:
+def _joined(
+    sentence: Sentence, first_words: IntArray, last_words: IntArray
+) -> tuple[Sentence, IntArray]:
     """Join the words that share a piece: the new sentence, and each piece's word in it.
 
-    ``words, last_words`` (pieces,): the first and the last word that each piece reaches into.
+    ``first_words`` and ``last_words`` (pieces,) are the words that each piece reaches into. With
+    [0, 1] and [0, 2], of three words, the second piece reaches from word 1 to word 2: these two
+    become one.
     """
-    begins_word = np.ones(len(sentence.words), dtype=bool)
-    for piece in np.flatnonzero(last_words > words).tolist():
-        begins_word[words[piece] + 1 : last_words[piece] + 1] = False
+    begins_word = np.ones(len(sentence.words), dtype=bool)  # [True, True, False] there
+    for piece in np.flatnonzero(last_words > first_words).tolist():
+        begins_word[first_words[piece] + 1 : last_words[piece] + 1] = False
     if begins_word.all():
-        return sentence, words
-    bounds = [*np.flatnonzero(begins_word).tolist(), len(begins_word)]
-    new_numbers = np.cumsum(begins_word) - 1
-    return sentence.join(list(pairwise(bounds))), new_numbers[words]
+        return sentence, first_words
+    bounds = [*np.flatnonzero(begins_word).tolist(), len(begins_word)]  # [0, 1, 3]
+    new_indices = np.cumsum(begins_word) - 1  # [0, 1, 1]
+    return sentence.join(list(pairwise(bounds))), new_indices[first_words]
 
 
 def _keep_together(word_of: IntArray, word_begins: IntArray, token_begins: IntArray) -> None:
     """Let no special token stand between the pieces of a word; changes ``word_of``.
 
-    One that is written inside a word is a piece of it. Where the word begins only behind it, what
-    stands before it (a space) is no piece of the word.
+    A special token that is written inside a word becomes a piece of it: [0, -1, 0] -> [0, 0, 0].
+    Where the word begins only behind the special token, what stands before the token (a space) is
+    no piece of the word: [0, -1, 0] -> [-1, -1, 0].
     """
     for position in np.flatnonzero(word_of < 0).tolist():
-        word = word_of[:position].max(initial=-1)
-        later_pieces = np.flatnonzero(word_of[position:] >= 0)
-        if word < 0 or not len(later_pieces):
+        word_before = word_of[:position].max(initial=-1)
+        later_pieces = position + np.flatnonzero(word_of[position:] >= 0)
+        if word_before < 0 or not len(later_pieces):
             continue
-        next_word = word_of[position + later_pieces[0]]
-        if next_word != word:
+        word_behind = word_of[later_pieces[0]]
+        if word_before != word_behind:
             continue
-        if word_begins[word] <= token_begins[position]:
-            word_of[position] = word
+        if word_begins[word_before] <= token_begins[position]:
+            word_of[position] = word_before
         else:
-            pieces_before = np.flatnonzero(word_of[:position] == word)
+            pieces_before = np.flatnonzero(word_of[:position] == word_before)
             word_of[pieces_before] = -1
 
 
 def _rarity(sentence: Sentence, frequencies: Frequencies) -> Rarity | None:
-    """Find the rarest words; None where rarity says nothing, or words are not known."""
+    """Find the rarest words of a sentence.
+
+    None where one of them is among the most frequent words of the language, where there are fewer
+    than two words, and in scripts without spaces, whose words are not known.
+    """
     words = sentence.words
     candidates = [i for i, word in enumerate(words) if any(map(str.isalnum, word))]
     if not candidates or len(words) < 2 or sentence.unspaced:
         return None
-    names = {i: words[i].lower() for i in candidates}
+    names = {i: words[i].lower() for i in candidates}  # what the list calls each word
     if sentence.guessed:
         names = {i: _listed(name, frequencies) for i, name in names.items()}
     frequency = {i: frequencies.frequency(name) for i, name in names.items()}

@@ -6,7 +6,7 @@ A result says it where it defines the field::
     seed: Annotated[int, Setting()]                     # results of two seeds are not compared
 
 A field without a marker is compared only where nothing else differs. ``reports/rows.py`` and
-``reports/conditions.py`` read the markers.
+``reports/conditions.py`` read the markers, with the functions below.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Compare:
     a table, each of its rows in turn), and ``{key}`` the key of a row in a dict.
     """
 
-    #: Its name, or the prefix of the names of nested fields (a template). None means the field's
-    #: own name, and no prefix.
+    #: The name in tables of what is compared, or the prefix of the names of nested fields (a
+    #: template). None means the field's own name, and no prefix.
     name: str | None = None
-    where: str = ""  # Where nested fields were measured: ``{0.name}`` (a template)
+    where: str = ""  # The head or layer that nested fields belong to: ``{0.name}`` (a template)
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
     attribute: str = ""  # The only attribute of the value that is compared; empty: the value
     words: str = ""  # The words that are compared in place of the value (a template)
@@ -42,8 +42,8 @@ class Compare:
 class Setting:
     """A field that has to be equal for two results to measure the same."""
 
-    name: str = ""  # Its name; the field's own where empty
-    keys: tuple[str, ...] = ()  # The only keys of a dict that are compared
+    name: str = ""  # The name of the setting in messages; empty: the field's own
+    keys: tuple[str, ...] = ()  # The only keys of a dict that are compared; empty: all
 
 
 Marker = TypeVar("Marker", Compare, Setting)
@@ -51,19 +51,20 @@ ComparedEstimate = Annotated[Estimate, Compare()]
 
 
 def marked(dataclass_type: type, marker: type[Marker]) -> Iterator[tuple[str, Marker]]:
-    """Yield the names of the fields that have such a marker, each with its marker."""
-    return ((name, mark) for name, mark in _metadata(dataclass_type) if isinstance(mark, marker))
+    """Yield the name of each field that has a marker of this class, with the marker."""
+    annotations = _annotations(dataclass_type)
+    return ((name, mark) for name, mark in annotations if isinstance(mark, marker))
 
 
 @cache
-def _metadata(dataclass_type: type) -> tuple[tuple[str, Any], ...]:
-    """Return the name of every field with each thing that ``Annotated`` says of it."""
+def _annotations(dataclass_type: type) -> tuple[tuple[str, Any], ...]:
+    """Return (name of a field, annotation) for each annotation that ``Annotated`` gives a field."""
     hints = typing.get_type_hints(dataclass_type, include_extras=True)
-    metadata: list[tuple[str, Any]] = []
+    named: list[tuple[str, Any]] = []
     for field in dataclasses.fields(dataclass_type):
-        annotations = getattr(hints[field.name], "__metadata__", ())
-        metadata += [(field.name, annotation) for annotation in annotations]
-    return tuple(metadata)
+        annotations = getattr(hints[field.name], "__metadata__", ())  # where typing keeps them
+        named += [(field.name, annotation) for annotation in annotations]
+    return tuple(named)
 
 
 def is_plain(row: Any, name: str) -> bool:

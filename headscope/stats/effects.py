@@ -1,6 +1,7 @@
 """What a change of some heads does to a model's output, and how results become tables.
 
-First the values, then the functions that lay them out as columns of a pandas table.
+First the values that results hold (:class:`Effect`), then :func:`columns`, which lays fields of
+results out as columns of a pandas table, and :func:`head_frame`, which makes one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class EffectTask:
     name: str
     metric: str  # What its value is called
     higher_is_better: bool  # False for a loss
-    data: dict[str, Any]  # Name and SHA-256 of what it was measured on
-    examples: int  # How many were measured
+    data: dict[str, Any]  # Name and SHA-256 of the data that it was measured on
+    examples: int  # Number of examples that were measured
     baseline: Estimate  # Value of the unchanged model; interval over examples
 
 
@@ -50,8 +51,9 @@ def estimated_columns(name: str, number: Estimate | None) -> Mapping[str, float 
 def columns(row: Any, *names: str) -> dict[str, Any]:
     """Lay fields of a result row out as columns of a table.
 
-    An estimate has three; an effect has those of its cosine, and of a task where there is one. The
-    type of the field decides, so that an unknown one has its columns too.
+    An estimate ``rate`` has the columns ``rate``, ``rate_low`` and ``rate_high``; an effect has
+    those of its cosine, and of a task where there is one. The type of the field decides, so that an
+    estimate that is None has its columns too.
     """
     row_type: type = type(row)
     types_of = field_types(row_type)

@@ -20,8 +20,8 @@ class Estimate:
     """
 
     value: float | None
-    low: float | None = None
-    high: float | None = None
+    low: float | None = None  # Lower end of the interval; None where it is unknown
+    high: float | None = None  # Upper end
 
     @classmethod
     def around(cls, value: float | None, half_width: float | None = None) -> Self:
@@ -38,38 +38,39 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends, or None."""
+        """Both ends of the interval; None where it is unknown."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval's width, or None."""
+        """Half of the interval's width; None where it is unknown."""
         return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
 
 
 @dataclass(frozen=True)
 class JointEstimate(Estimate):
-    """One of several estimates, with the interval at which those of all of them hold at once.
+    """One of several estimates, with a wider interval besides.
 
-    At 95% together (Bonferroni), so that one may be picked out of many; None where it is unknown.
+    The wider intervals of all of them hold at once with 95% (Bonferroni), so that one may be picked
+    out of many.
     """
 
-    all_low: float | None = None
-    all_high: float | None = None
+    all_low: float | None = None  # Lower end of the wider interval; None where it is unknown
+    all_high: float | None = None  # Upper end of the wider interval
 
     @property
     def above(self) -> bool:
-        """Whether the whole interval lies above zero, all estimates taken together."""
-        return (self.all_low or 0.0) > 0.0
+        """Whether the wider interval is known and lies above zero."""
+        return self.all_low is not None and self.all_low > 0.0
 
     @property
     def below(self) -> bool:
-        """Whether the whole interval lies below zero, all estimates taken together."""
-        return (self.all_high or 0.0) < 0.0
+        """Whether the wider interval is known and lies below zero."""
+        return self.all_high is not None and self.all_high < 0.0
 
     @property
     def joint(self) -> Estimate:
-        """The number with the interval at which all of them hold at once."""
+        """The number with the wider interval alone."""
         return Estimate(self.value, self.all_low, self.all_high)
 
 

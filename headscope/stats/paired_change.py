@@ -9,18 +9,14 @@ tokens, F1, Matthews   bootstrap, with two examples   bootstrap, with two exampl
 any other              bootstrap                      bootstrap
 =====================  =============================  ==========================================
 
-The bootstrap draws the same examples for both models and takes quantiles of the resampled changes.
-Those of n examples are too narrow by sqrt((n - 1) / n), and by the normal quantile in place of
-Student's; so each end lies as far out among the resamples as Student's quantile, times
-sqrt(n / (n - 1)), does in a normal distribution. The p-value is the inverse of this: the
-level at which 0 is an end of the interval, (1 + resamples on the other side) / (1 + resamples) on
-each side. Where 0 lies beyond all resamples, they only show that p is small; p is then taken
-from the normal tail with their standard deviation, so that it can be adjusted over many heads.
+The bootstrap is :class:`_Bootstrap`, at the end of the file; it draws the same examples for both
+models. An interval of no width is never given. Where it would have none (all resamples are equal up
+to rounding), or where examples are fewer than FEWEST_UNITS, it is unknown: from minus to plus
+infinity, with p 1. The largest loss is unknown then, too: equal resamples do not show that a model
+loses nothing. Only of two models that are known to be the same it is 0.
 
-An interval of no width is never given. Where it would have none (no resample differs from another,
-beyond rounding), or where examples are fewer than FEWEST_UNITS, it is unknown: from minus to plus
-infinity, p 1. So is what is lost at most, unless both models are known to be the same: the
-correlation of some pairs does not move while their ranks do not, though the models differ.
+First :class:`Change`; then :func:`paired_change` of two models, :func:`interval_of` one, and
+:func:`resampled_estimate` of any number; :func:`over_orders` joins several changes.
 
 References
 ----------
@@ -57,7 +53,7 @@ from headscope.stats.metrics import (
 from headscope.stats.statistics import FEWEST_UNITS, agresti_coull
 from headscope.stats.tango import tango, tango_p
 
-_BEYOND = 5  # Fewest resamples that must lie beyond either end of an interval.
+_FEWEST_BEYOND = 5  # Fewest resamples that must lie beyond each end of an interval.
 _ROUNDING = 4 * EPS  # Two values of a metric are equal within this share of them.
 _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a share of the metric.
 
@@ -69,14 +65,15 @@ class Change:
     value: float  # The second model's
     baseline: float  # The first model's
     difference: float  # ``value - baseline``
-    low: float  # Its interval; the ends are infinite where it is unknown
-    high: float
+    low: float  # Lower end of the difference's interval; minus infinity where it is unknown
+    high: float  # Upper end; plus infinity where the interval is unknown
     level: float  # Level of the interval, such as 0.95.
     examples: int  # Examples that both were measured on
     units: int  # The independent units among them: examples, or clusters of them
     #: Two-sided p-value of no difference: below 1 - level exactly where the interval excludes 0.
     p_value: float
-    #: Whether both are the same model, as far as outputs tell that only equal models share.
+    #: Whether both are the same model. A caller sets it who knows outputs that no two different
+    #: models share
     same: bool = False
 
     @property
@@ -85,9 +82,9 @@ class Change:
         return None if math.isinf(self.low) or math.isinf(self.high) else (self.low, self.high)
 
     def estimate(self) -> Estimate:
-        """Return the difference with its interval, as results have it.
+        """Return the difference with its interval, if that is known.
 
-        Of the same model it is known to be nothing, and both ends are the difference itself.
+        Of the same model nothing is uncertain, and both ends are the difference itself.
         """
         if self.ci is None and self.same:
             return Estimate(self.difference, self.difference, self.difference)
@@ -96,47 +93,14 @@ class Change:
         return Estimate(self.difference, self.low, self.high)
 
     def most_lost(self, sign: int) -> float:
-        """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1.
+        """Return the upper end of what the second model loses.
 
-        Infinite where the interval is unknown, but 0 of the same model.
+        ``sign`` is 1 if a higher metric is better, else -1. Infinite where the interval is unknown,
+        but 0 if both are the same model.
         """
         if self.ci is None:
             return 0.0 if self.same else math.inf
         return -self.low if sign > 0 else self.high
-
-
-def over_orders(changes: Sequence[Change]) -> Change:
-    """Join changes that were measured on the same examples in several orders.
-
-    For models whose outputs depend on the texts they are run with: the mean of the differences, and
-    an interval that holds the interval of every order. It is unknown where one of them is.
-    """
-    value = fmean(change.value for change in changes)
-    return replace(
-        changes[0],
-        value=value,
-        difference=value - changes[0].baseline,
-        low=min(change.low for change in changes),
-        high=max(change.high for change in changes),
-        p_value=max(change.p_value for change in changes),
-        same=all(change.same for change in changes),
-    )
-
-
-def estimate_over_orders(values: Sequence[Estimate]) -> Estimate:
-    """Join a metric of the same examples in several orders, as :func:`over_orders` does changes.
-
-    Without an interval where one of them has none.
-    """
-    mean = fmean(float(value) for value in values)
-    intervals = [value.interval for value in values if value.interval is not None]
-    if len(intervals) < len(values):
-        return Estimate(mean)
-    return Estimate(
-        value=mean,
-        low=min(low for low, _ in intervals),
-        high=max(high for _, high in intervals),
-    )
 
 
 def paired_change(
@@ -150,12 +114,15 @@ def paired_change(
     baseline_values: Array | None = None,
     values: Array | None = None,
 ) -> Change:
-    """Measure a change with its paired interval and p-value.
+    """Measure how a metric changes from one model to another, with its interval and p-value.
 
-    Both models' outputs (n, ...) are on the same examples in the same order; the class of the
-    metric says which interval it has. There are more resamples where the level asks for it.
+    ``baseline`` and ``outputs`` are the outputs of the first and the second model: arrays by name
+    with an entry for each example, of the same examples in the same order. The class of the metric
+    says which interval it has.
+
     ``baseline_values`` and ``values`` (resamples,) are what :func:`resampled` gave for both with
-    this seed, where a caller has it already; :class:`Rate` and :class:`Counted` have no use for it.
+    this seed, where a caller has them already; a :class:`Rate` or a metric of :data:`Counted` does
+    not use them. More than ``resamples`` are drawn where the level needs more.
     """
     units = drawn_units(outputs)
     baseline_value = value_of(metric, baseline)
@@ -177,27 +144,31 @@ def paired_change(
     if units < FEWEST_UNITS:
         return unknown
 
-    # The bootstrap; with two examples more where right answers are counted.
-    plan = _Bootstrap(units, level=level, resamples=resamples, seed=seed)
+    # Where right answers are counted, add one example that the first model alone has right, and
+    # one that the second alone has right.
     if isinstance(metric, Counted):
-        original = baseline
-        baseline = metric.with_two_more(original, (True, False), outputs)
-        outputs = metric.with_two_more(outputs, (False, True), original)
+        unchanged_baseline = baseline
+        baseline = metric.with_two_more(unchanged_baseline, (True, False), outputs)
+        outputs = metric.with_two_more(outputs, (False, True), unchanged_baseline)
         baseline_values = None
         values = None
-    values = plan.values(metric, outputs, values)
-    gaps = values - plan.values(metric, baseline, baseline_values)
+
+    # Take quantiles of the change in each resample.
+    bootstrap = _Bootstrap(units, level=level, resamples=resamples, seed=seed)
+    values = bootstrap.values(metric, outputs, values)
+    baseline_values = bootstrap.values(metric, baseline, baseline_values)
+    changes = values - baseline_values  # (resamples,)
     scale = max(abs(baseline_value), abs(value))
-    is_rounding = np.abs(gaps) <= _ARITHMETIC * scale
-    gaps[is_rounding] = 0.0
-    low, high = plan.interval(gaps, scale)
+    is_rounding = np.abs(changes) <= _ARITHMETIC * scale
+    changes[is_rounding] = 0.0
+    low, high = bootstrap.interval(changes, scale)
     if math.isinf(low):
         return unknown
-    return replace(unknown, low=low, high=high, p_value=_p_value(gaps, units))
+    return replace(unknown, low=low, high=high, p_value=_p_value(changes, units))
 
 
 def _change_of_rate(metric: Rate, baseline: Outputs, outputs: Outputs, unknown: Change) -> Change:
-    """Give the change of a rate of independent examples, so far unknown, its interval and p."""
+    """Return the change of a rate of independent examples: ``unknown`` with interval and p."""
     was_right = np.asarray(metric.right(baseline)) > 0.5
     is_right = np.asarray(metric.right(outputs)) > 0.5
     gained = int((is_right & ~was_right).sum())
@@ -216,7 +187,7 @@ def interval_of(
     resamples: int = RESAMPLES,
     values: Array | None = None,
 ) -> Estimate:
-    """Measure one model, with an interval; parameters as of :func:`paired_change`."""
+    """Measure one model, with an interval; the parameters are those of :func:`paired_change`."""
     units = drawn_units(outputs)
     value = value_of(metric, outputs)
     if isinstance(metric, Rate) and CLUSTER not in outputs:
@@ -228,23 +199,62 @@ def interval_of(
     if isinstance(metric, Counted):
         outputs = metric.with_two_more(outputs, (True, False))
         values = None
-    plan = _Bootstrap(units, level=level, resamples=resamples, seed=seed)
-    low, high = plan.interval(plan.values(metric, outputs, values), abs(value))
+    bootstrap = _Bootstrap(units, level=level, resamples=resamples, seed=seed)
+    values = bootstrap.values(metric, outputs, values)
+    low, high = bootstrap.interval(values, abs(value))
     return Estimate(value) if math.isinf(low) else Estimate(value, low, high)
 
 
 def resampled_estimate(value: float, values: Array, units: int) -> Estimate:
-    """Return a number with the interval that its bootstrap resamples give, as :func:`interval_of`.
+    """Return a number with the interval that its bootstrap resamples give.
 
-    ``values`` (resamples,) are the number in resamples of ``units`` lines, say; those that are not
-    finite are left out.
+    ``values`` (resamples,) are the same number in resamples, each of as many lines (or other
+    ``units``) as the number was measured on; values that are not finite are left out.
     """
     values = values[np.isfinite(values)]
-    plan = _Bootstrap(units)
-    if units < FEWEST_UNITS or len(values) < plan.fewest_resamples:
+    bootstrap = _Bootstrap(units)
+    if units < FEWEST_UNITS or len(values) < bootstrap.fewest_resamples:
         return Estimate(value)
-    low, high = plan.interval(values, abs(value))
+    low, high = bootstrap.interval(values, abs(value))
     return Estimate(value) if math.isinf(low) else Estimate(value, low, high)
+
+
+# --- changes over several orders ---
+
+
+def over_orders(changes: Sequence[Change]) -> Change:
+    """Join changes that were measured on the same examples in several orders.
+
+    A model whose outputs depend on the texts that share its batch changes by another amount in
+    every order. Returns the mean of the differences, and an interval that holds the interval of
+    every order; it is unknown where one of them is.
+    """
+    value = fmean(change.value for change in changes)
+    return replace(
+        changes[0],
+        value=value,
+        difference=value - changes[0].baseline,
+        low=min(change.low for change in changes),
+        high=max(change.high for change in changes),
+        p_value=max(change.p_value for change in changes),
+        same=all(change.same for change in changes),
+    )
+
+
+def estimate_over_orders(values: Sequence[Estimate]) -> Estimate:
+    """Join estimates of one metric as :func:`over_orders` joins changes.
+
+    Without an interval where one of them has none.
+    """
+    mean = fmean(float(value) for value in values)
+    intervals = [value.interval for value in values if value.interval is not None]
+    if len(intervals) < len(values):
+        return Estimate(mean)
+    return Estimate(
+        value=mean,
+        low=min(low for low, _ in intervals),
+        high=max(high for _, high in intervals),
+    )
 
 
 # --- the bootstrap ------------------------------------------------------------------------------
@@ -252,27 +262,32 @@ def resampled_estimate(value: float, values: Array, units: int) -> Estimate:
 
 @dataclass(frozen=True)
 class _Bootstrap:
-    """Intervals from bootstrap resamples, as the module's docstring describes them."""
+    """Intervals from bootstrap resamples: quantiles of what was measured on them.
 
-    units: int  # That resamples are drawn from
+    Plain quantiles of resamples of n units are too narrow by sqrt((n - 1) / n), and by the normal
+    quantile in place of Student's. So each end lies as far out among the resamples as Student's
+    quantile, times sqrt(n / (n - 1)), lies in a normal distribution: :attr:`tail`.
+    """
+
+    units: int  # Number of units, examples or clusters, that each resample draws
     level: float = 0.95
-    resamples: int = RESAMPLES  # More where the level asks for it
+    resamples: int = RESAMPLES  # More are drawn where the level needs more
     seed: int = 0
 
     @property
     def tail(self) -> float:
-        """The share of resamples beyond each end of the interval."""
+        """The share of resamples that lies beyond each end of the interval."""
         n = self.units
         quantile = -stdtrit(n - 1, (1 - self.level) / 2) * math.sqrt(n / (n - 1))
         return float(ndtr(-quantile))
 
     @property
     def fewest_resamples(self) -> float:
-        """So many that :data:`_BEYOND` of them lie beyond each end."""
-        return _BEYOND / self.tail
+        """The number of which :data:`_FEWEST_BEYOND` lie beyond each end."""
+        return _FEWEST_BEYOND / self.tail
 
     def values(self, metric: Metric, outputs: Outputs, known: Array | None) -> Array:
-        """Return the metric of every resample: values that are known, if they are enough."""
+        """Return the metric of every resample, (resamples,): ``known`` values if they suffice."""
         count = max(self.resamples, math.ceil(self.fewest_resamples))
         if known is not None and len(known) >= count:
             return known
@@ -290,11 +305,19 @@ class _Bootstrap:
         return float(ordered[n_beyond - 1]), float(ordered[-n_beyond])
 
 
-def _p_value(gaps: Array, n: int) -> float:
-    """Return the level at which 0 is an end of the interval."""
-    fewer = int(min((gaps <= 0).sum(), (gaps >= 0).sum()))
-    tail = min((1 + fewer) / (1 + len(gaps)), 0.5)
-    if fewer == 0:  # 0 lies beyond all resamples
-        tail = min(tail, float(ndtr(-abs(gaps.mean()) / gaps.std(ddof=1))))
-    quantile = -ndtri(tail) * math.sqrt((n - 1) / n)
-    return max(float(2 * stdtr(n - 1, -quantile)), float(np.finfo(float).tiny))
+def _p_value(changes: Array, units: int) -> float:
+    """Return p of no change: that for which 0 is an end of the interval at level 1 - p.
+
+    ``changes`` (resamples,) give the share of resamples beyond 0, on its emptier side; from there
+    :attr:`_Bootstrap.tail` is taken backwards. Where no resample lies beyond 0, they only show that
+    p is small: the share is then taken from the normal distribution with their standard deviation,
+    so that p can be adjusted over many heads.
+    """
+    n_beyond = int(min((changes <= 0).sum(), (changes >= 0).sum()))
+    tail = min((1 + n_beyond) / (1 + len(changes)), 0.5)
+    if n_beyond == 0:
+        normal_tail = float(ndtr(-abs(changes.mean()) / changes.std(ddof=1)))
+        tail = min(tail, normal_tail)
+    quantile = -ndtri(tail) * math.sqrt((units - 1) / units)
+    p_value = float(2 * stdtr(units - 1, -quantile))
+    return max(p_value, float(np.finfo(float).tiny))  # no p is exactly 0

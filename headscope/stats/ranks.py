@@ -21,34 +21,39 @@ class NumericalRank:
 
 @dataclass(frozen=True)
 class MatrixRank:
-    """The singular values of one matrix and the ranks computed from them."""
+    """The singular values sigma of one matrix B and the ranks computed from them.
 
-    #: Descending; as many as the factors' width allows, the rest of the matrix's are 0.
+    ``Compare`` says under which name ``headscope diff`` compares a field.
+    """
+
+    #: Descending. A product of two factors has as many as its factors are wide; all further
+    #: singular values of it are 0.
     singular_values: tuple[float, ...]
-    #: Singular values above the rounding of the stored dtype.
+    #: Number of singular values above the rounding of the stored dtype
     numerical_rank: Annotated[NumericalRank, Compare("numerical", attribute="value")]
-    #: ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below.
+    #: ||B||_F^2 / sigma_1^2; None for a zero matrix, as the next two are
     stable_rank: Annotated[float | None, Compare("stable")]
-    #: exp(entropy of sigma / sum sigma).
+    #: exp(entropy of sigma / sum sigma)
     effective_rank: Annotated[float | None, Compare("effective")]
-    #: Least k whose k largest hold 90, 95, 99% of the sum (of sigma^2, or of sigma).
+    #: For "90", "95" and "99" the least number of singular values that hold this percentage of the
+    #: sum (of sigma^2, or of sigma)
     dims: Annotated[dict[str, int | None], Compare("dims ")]
 
 
 @dataclass(frozen=True)
 class ControlStatistics:
-    """The same numbers of random matrices of the same shapes, averaged."""
+    """Random matrices of the same shapes, averaged; a control for :class:`MatrixRank`."""
 
     #: Mean of sigma / ||B||_F: a random matrix has no scale of its own.
     singular_values: tuple[float, ...]
-    numerical_rank: float | None  # Means of the fields of :class:`MatrixRank` with these names.
-    stable_rank: float | None
-    effective_rank: float | None
-    dims: dict[str, float | None]
+    numerical_rank: float | None  # Mean of :attr:`MatrixRank.numerical_rank`, as the next three
+    stable_rank: float | None  # Mean; None where it is undefined in a draw
+    effective_rank: float | None  # Mean; None where it is undefined in a draw
+    dims: dict[str, float | None]  # Means
     #: Standard deviation of each statistic over the draws (``stable_rank``, ``dims90``, ...); empty
     #: where there was one draw.
     std: dict[str, float]
-    draws: int  # Matrices averaged
+    draws: int  # Number of matrices
 
 
 def statistics(ranks: MatrixRank | ControlStatistics) -> dict[str, float | None]:
@@ -64,13 +69,16 @@ def statistics(ranks: MatrixRank | ControlStatistics) -> dict[str, float | None]
 
 @dataclass(frozen=True)
 class LayerControl:
-    """Ranks of random layers of one shape: of single heads, and of all heads of a layer as one."""
+    """Ranks of random layers of one shape: of single heads, and of all heads of a layer as one.
+
+    The matrices are ``qk`` (W_Q W_K^T), ``ov`` (W_V W_O), ``w_q`` and ``w_k``.
+    """
 
     n_heads: int  # Heads of such a layer
-    heads: dict[str, ControlStatistics]  # By matrix: ``qk``, ``ov``, ``w_q``, ``w_k``
-    layers: dict[str, ControlStatistics]
-    asymmetry: float | None  # Means of ||B - B^T||_F / ||B||_F of heads, of layers.
-    layer_asymmetry: float | None
-    #: Mean overlap of the ``query`` and of the ``key`` spaces of two different heads, and of the
-    #: ``query`` space of one head with the ``key`` space of any
+    heads: dict[str, ControlStatistics]  # Of single heads, by matrix
+    layers: dict[str, ControlStatistics]  # Of all heads of a layer as one, by matrix
+    asymmetry: float | None  # Mean of ||B - B^T||_F / ||B||_F of single heads, B their ``qk``
+    layer_asymmetry: float | None  # The same mean of all heads of a layer as one
+    #: Mean overlap of the column spaces of W_Q of two different heads (``query``), of W_K of two
+    #: different heads (``key``), and of W_Q of one head with W_K of any (``query_key``)
     overlap: dict[str, float | None]

@@ -4,16 +4,12 @@ r"""How many dimensions the heads of one layer use: singular values and ranks of
 
     qk:  W_Q W_K^T        ov:  W_V W_O
 
-With biases included, x is augmented by a 1: ``[x, 1] [W_Q; b_Q] W_K^T x^T``, so b_Q adds the
-content term ``b_Q W_K^T x^T``. b_K adds the same number to a whole row of scores, which no softmax
-notices, and is left out. ``ov`` gains the row ``b_V``: as the rows of a pattern sum to 1, every
-output receives ``b_V W_O``.
-
-With the preceding LayerNorm folded in, the input is the normalised state before gain and shift:
-``x = g * x' + s`` turns W into ``diag(g) W`` and b into ``s W + b``.
-
 In this order: the factors of a layer (or random ones); singular values and ranks of a product; its
-asymmetry, and the overlap of column spaces; all of these of one layer; means over random layers.
+asymmetry, and the overlap of column spaces; all of these for one layer (:func:`layer_spectra`);
+means over random layers.
+
+No product is ever formed: with A = U T, B = V S and orthonormal U and V (QR decompositions),
+``A B^T = U (T S^T) V^T`` has the singular values of the small matrix ``T S^T``.
 """
 
 from __future__ import annotations
@@ -61,7 +57,7 @@ class Factors:
         return {"qk": (self.W_Q, self.W_K), "ov": (self.W_V, self.W_O_T)}
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
-        """Apply a function to each factor."""
+        """Return the factors with a function applied to each of them."""
         return Factors(
             W_Q=change(self.W_Q),
             W_K=change(self.W_K),
@@ -79,9 +75,12 @@ class Factors:
 
 
 def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors:
-    """Take the factors from a layer's canonical weights, to the CPU.
+    """Take the factors from the weights of one layer's attention, to the CPU.
 
-    With ``biases`` the input is augmented by a 1 that carries b_Q and b_V.
+    With ``biases`` the input x is augmented by a 1: ``[x, 1] [W_Q; b_Q] W_K^T x^T``, so b_Q adds
+    the content term ``b_Q W_K^T x^T``. b_K adds the same number to a whole row of scores, which no
+    softmax notices, and is left out. ``ov`` gains the row ``b_V``: as the rows of a pattern sum to
+    1, every output receives ``b_V W_O``.
     """
     W_Q = _exact(weights.W_Q)
     W_K = _exact(weights.W_K)
@@ -106,8 +105,9 @@ def _with_row(W: Tensor, b: Tensor) -> Tensor:
 def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> AttentionWeights:
     """Fold the LayerNorm before a layer into its W_Q, W_K, W_V and their biases.
 
-    ``gain`` and ``shift`` (d_model,) are the LayerNorm's weight and bias. What is folded comes back
-    in float64 on the CPU; W_O and b_O stay as they were.
+    ``gain`` g and ``shift`` s (d_model,) are the LayerNorm's weight and bias. The input becomes the
+    normalised state before both: ``x = g * x' + s`` turns W into ``diag(g) W`` and b into
+    ``s W + b``, in float64 on the CPU. W_O and b_O stay as they were.
     """
     gain = _exact(gain)
     shift = _exact(shift)
@@ -145,18 +145,19 @@ def product_singular_values(A: Tensor, B: Tensor) -> Tensor:
     triangle_A = _triangle(A.double())
     triangle_B = _triangle(B.double())
     sigma: Tensor = torch.linalg.svdvals(triangle_A @ triangle_B.mT)
-    zero = sigma[..., :1] <= _ZERO * _sizes(triangle_A, triangle_B)[..., None]
-    return sigma.masked_fill(zero, 0.0)
+    largest = sigma[..., :1]
+    is_zero = largest <= _ZERO * _product_of_norms(triangle_A, triangle_B)[..., None]
+    return sigma.masked_fill(is_zero, 0.0)
 
 
-def _sizes(A: Tensor, B: Tensor) -> Tensor:
+def _product_of_norms(A: Tensor, B: Tensor) -> Tensor:
     """Return the product of both Frobenius norms, (..., m, r) and (..., n, r) -> (...)."""
     size: Tensor = torch.linalg.matrix_norm(A) * torch.linalg.matrix_norm(B)
     return size
 
 
 def _triangle(factor: Tensor) -> Tensor:
-    """Return T of factor = U T; a factor that is not tall is returned as it is."""
+    """Return T of factor = U T, U orthonormal; a factor that is not tall is returned as it is."""
     if factor.shape[-2] <= factor.shape[-1]:
         return factor
     triangle: Tensor = torch.linalg.qr(factor, mode="r").R
@@ -167,14 +168,14 @@ def _triangle(factor: Tensor) -> Tensor:
 class RankSettings:
     """How ranks are computed from singular values."""
 
-    share: str = "sigma2"  # Of what ``dims`` hold a share: ``sigma2`` or ``sigma``
+    share: str = "sigma2"  # ``dims`` hold a share of the sum of squares, or (``sigma``) of the sum
     eps: float = torch.finfo(torch.float32).eps  # Of the type that the weights are stored in
     rtol: float | None = None  # For the numerical rank; None: the larger side times eps
 
     def ranks(self, sigma: Tensor, *shape: int) -> list[MatrixRank]:
-        """Compute every kind of rank of n matrices of one shape from singular values (n, r)."""
+        """Compute every kind of rank of n matrices of one ``shape`` from singular values (n, r)."""
         rtol = max(shape) * self.eps if self.rtol is None else self.rtol
-        largest = sigma[:, :1].sum(-1, keepdim=True)  # 0 where there are none
+        largest = sigma[:, :1].sum(-1, keepdim=True)  # [n, 1]; the sum is 0 where r is 0
         counts = (sigma > rtol * largest).sum(-1).tolist()
         scaled = sigma / largest  # squares of tiny weights would underflow
         squares = scaled**2
@@ -198,20 +199,26 @@ class RankSettings:
 
 
 def _dimensions(shares: Tensor) -> list[dict[str, int | None]]:
-    """Return, for each row (n, r), the least k whose k largest hold each share of the sum."""
-    held_by_largest = shares.cumsum(-1) / shares.sum(-1, keepdim=True)  # k = 1 ... r
-    counts = [(held_by_largest < int(level) / 100 - _ROUNDING).sum(-1) + 1 for level in LEVELS]
-    rows = torch.stack(counts, dim=-1).tolist()
+    """Return for each row (n, r) how many of its entries hold 90, 95 and 99% of the sum.
+
+    A row is descending: [6, 3, 1] -> {"90": 2, "95": 3, "99": 3}.
+    """
+    held_by_largest = shares.cumsum(-1) / shares.sum(-1, keepdim=True)  # by the first 1 ... r
+    counts_by_level = []
+    for level in LEVELS:
+        too_little = held_by_largest < int(level) / 100 - _ROUNDING
+        counts_by_level.append(too_little.sum(-1) + 1)
+    rows = torch.stack(counts_by_level, dim=-1).tolist()
     return [dict(zip(LEVELS, row, strict=True)) for row in rows]
 
 
 def product_ranks(A: Tensor, B: Tensor, settings: RankSettings) -> list[MatrixRank]:
-    """Measure ``A B^T``, (n_heads, m, r) and (n_heads, n, r), of every head."""
+    """Measure ``A B^T`` of every head: (n_heads, m, r) and (n_heads, n, r)."""
     return settings.ranks(product_singular_values(A, B), A.shape[-2], B.shape[-2])
 
 
 def matrix_ranks(factors: Factors, settings: RankSettings) -> dict[str, list[MatrixRank]]:
-    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
+    """Measure the products ``qk`` and ``ov`` and the maps ``w_q`` and ``w_k``: one entry a head."""
     ranks = {name: product_ranks(A, B, settings) for name, (A, B) in factors.products.items()}
     for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
         sigma = torch.linalg.svdvals(_triangle(factor))
@@ -228,19 +235,24 @@ def asymmetry(A: Tensor, B: Tensor) -> Tensor:
     In float64: 0 for a symmetric P, about sqrt(2) for independent random factors, 2 for an
     antisymmetric P, NaN for P = 0 (a product of factors whose columns are orthogonal, say).
     """
+    # [A, B] = U [T_A, T_B] with an orthonormal U: in its basis P is the small T_A T_B^T.
     r = A.shape[-1]
     triangle = _triangle(torch.cat([A, B], dim=-1).double())
-    core = triangle[..., :r] @ triangle[..., r:].mT  # P in an orthonormal basis of both factors
-    norm = torch.linalg.matrix_norm(core)
-    ratio: Tensor = torch.linalg.matrix_norm(core - core.mT) / norm
-    return ratio.where(norm > _ZERO * _sizes(A.double(), B.double()), torch.nan)
+    triangle_A = triangle[..., :r]
+    triangle_B = triangle[..., r:]
+    P = triangle_A @ triangle_B.mT
+    norm = torch.linalg.matrix_norm(P)
+    ratio: Tensor = torch.linalg.matrix_norm(P - P.mT) / norm
+    is_zero = norm <= _ZERO * _product_of_norms(A.double(), B.double())
+    return ratio.masked_fill(is_zero, torch.nan)
 
 
 def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
-    """Return orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks.
+    """Return orthonormal bases of column spaces, and the ranks: (n_heads, m, r) and (n_heads,).
 
-    By default directions that rounding to float32 adds do not count: independent roundings of a
-    tall matrix have a norm of about 0.3 eps of the matrix's own.
+    Columns of a basis beyond the factor's rank are zero. By default directions that rounding to
+    float32 adds do not count: independent roundings of a tall matrix have a norm of about 0.3 eps
+    of the matrix's own.
     """
     u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
     tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)
@@ -254,15 +266,18 @@ def subspace_overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
     ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
     if they are orthogonal, r / m on average for random r-dimensional spaces of m dimensions.
 
-    Shapes: both as :func:`column_basis` gives them; returns (n_heads, n_heads).
+    ``first`` and ``second`` are bases and ranks that :func:`column_basis` returned, of n_heads
+    heads each; returns (n_heads of the first, n_heads of the second).
     """
     U, rank_U = first
     V, rank_V = second
     n_heads, m, r = U.shape
-    flat_U = U.transpose(0, 1).reshape(m, n_heads * r)
+    flat_U = U.transpose(0, 1).reshape(m, n_heads * r)  # the bases of all heads side by side
     flat_V = V.transpose(0, 1).reshape(m, n_heads * r)
-    squares = (flat_U.T @ flat_V).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
-    return squares / torch.minimum(rank_U[:, None], rank_V[None, :]).clamp(min=1)
+    cosines = flat_U.T @ flat_V  # of each two directions
+    squares = cosines.square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))  # [heads, heads]
+    smaller_rank = torch.minimum(rank_U[:, None], rank_V[None, :])
+    return squares / smaller_rank.clamp(min=1)
 
 
 # --- one layer ---
@@ -272,11 +287,12 @@ def subspace_overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
 class LayerSpectra:
     """The spectra of one layer: of each head alone, and of all heads side by side as one."""
 
-    heads: dict[str, list[MatrixRank]]  # As :func:`matrix_ranks` gives them.
-    layer: dict[str, list[MatrixRank]]
-    asymmetry: list[float]  # Of each head; NaN for a zero product.
-    layer_asymmetry: list[float]
-    #: (n_heads, n_heads): of the heads' ``query`` and ``key`` spaces, ``query_key`` of both.
+    heads: dict[str, list[MatrixRank]]  # By matrix (``qk``, ``ov``, ``w_q``, ``w_k``), a head each
+    layer: dict[str, list[MatrixRank]]  # By matrix, one entry
+    asymmetry: list[float]  # Of ``qk`` of each head; NaN for a zero product
+    layer_asymmetry: list[float]  # Of ``qk`` of the layer, one entry
+    #: (n_heads, n_heads): overlap of the heads' column spaces of W_Q (``query``), of W_K (``key``),
+    #: and of W_Q of one with W_K of another (``query_key``)
     overlap: dict[str, Tensor]
 
 
@@ -298,9 +314,10 @@ def layer_spectra(factors: Factors, settings: RankSettings) -> LayerSpectra:
     )
 
 
-#: From functions, each of which makes the factors of a layer when its turn comes (so that few are
-#: in memory), to the spectra of these layers
-ReadLayers = Callable[[Iterable[Callable[[], Factors]]], Iterator[LayerSpectra]]
+#: A function that makes the factors of a layer; it is called when these are needed, so that few
+#: are in memory at a time
+MakeFactors = Callable[[], Factors]
+ReadLayers = Callable[[Iterable[MakeFactors]], Iterator[LayerSpectra]]
 
 
 @contextmanager
@@ -309,12 +326,16 @@ def layer_reader(settings: RankSettings) -> Iterator[ReadLayers]:
 
     Torch decomposes one matrix at a time, and several threads gain little inside one.
     """
+
+    def measure(make_factors: MakeFactors) -> LayerSpectra:
+        return layer_spectra(make_factors(), settings)
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    # torch sets a thread's share of the cores when it first asks
+    # A thread takes over the setting of one thread only once it has asked torch for it.
     pool = ThreadPoolExecutor(threads, initializer=torch.get_num_threads)
     try:
-        yield partial(pool.map, lambda make_factors: layer_spectra(make_factors(), settings))
+        yield partial(pool.map, measure)
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
@@ -328,8 +349,9 @@ def layer_control(draws: Sequence[LayerSpectra]) -> LayerControl:
     overlaps: dict[str, list[float]] = {}
     for draw in draws:
         for name, overlap in draw.overlap.items():
-            same_head = torch.eye(len(overlap), dtype=torch.bool)
-            if name != "query_key":  # a head's queries and its own keys are different spaces
+            # A head's query space is its own; its query and its key space are two.
+            if name != "query_key":
+                same_head = torch.eye(len(overlap), dtype=torch.bool)
                 overlap = overlap[~same_head]
             overlaps.setdefault(name, []).extend(overlap.flatten().tolist())
     return LayerControl(
@@ -343,16 +365,22 @@ def layer_control(draws: Sequence[LayerSpectra]) -> LayerControl:
 
 
 def _averages(draws: Sequence[dict[str, list[MatrixRank]]]) -> dict[str, ControlStatistics]:
-    """Average the ranks of each matrix over draws, and over what a draw has several of."""
-    return {
-        name: average(list(chain.from_iterable(draw[name] for draw in draws))) for name in draws[0]
-    }
+    """Average the ranks of each matrix over draws and over the heads of each draw."""
+    averages = {}
+    for name in draws[0]:
+        ranks = list(chain.from_iterable(draw[name] for draw in draws))
+        averages[name] = average(ranks)
+    return averages
 
 
 def average(ranks: Sequence[MatrixRank]) -> ControlStatistics:
     """Average ranks over draws; a statistic that is undefined in any draw is None."""
+    # Singular values, as shares of each matrix's norm.
     spectra = torch.tensor([rank.singular_values for rank in ranks], dtype=torch.float64)
-    sizes = spectra.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    norms = spectra.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    mean_spectrum = (spectra / norms).mean(0)
+
+    # Each kind of rank: "numerical_rank", ..., "dims99".
     rows = [statistics(rank) for rank in ranks]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     means = {name: _mean(values) for name, values in columns.items()}
@@ -361,9 +389,15 @@ def average(ranks: Sequence[MatrixRank]) -> ControlStatistics:
         for name, values in columns.items()
         if means[name] is not None and len(values) > 1
     }
-    dims = {level: means.pop(f"dims{level}") for level in LEVELS}
-    sigma = tuple((spectra / sizes).mean(0).tolist())
-    return ControlStatistics(singular_values=sigma, dims=dims, std=std, draws=len(ranks), **means)
+    return ControlStatistics(
+        singular_values=tuple(mean_spectrum.tolist()),
+        numerical_rank=means["numerical_rank"],
+        stable_rank=means["stable_rank"],
+        effective_rank=means["effective_rank"],
+        dims={level: means[f"dims{level}"] for level in LEVELS},
+        std=std,
+        draws=len(ranks),
+    )
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -1,7 +1,9 @@
 """Intervals and p-values, in this order: of rates, of means over sentences, and of random draws.
 
-Most take arrays with an entry of each head, and nothing but sums over what was measured. The
-distributions are those of ``scipy.special``: ``scipy.stats`` takes half a second to load.
+Most functions take arrays with an entry for each head, and nothing but sums over what was measured:
+counts, sums of values and of their squares. The distributions are those of ``scipy.special``
+(``ndtri`` is the normal quantile, ``stdtr`` and ``stdtrit`` are Student's distribution and its
+quantile, ``betainc`` gives the binomial one): ``scipy.stats`` takes half a second to load.
 
 References
 ----------
@@ -40,14 +42,14 @@ def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
     """Return the 95% Wilson score interval of hits / trials; (0, 1) where there is no trial."""
     n = np.asarray(trials, dtype=float)
     has_trial = n > 0
-    n = np.where(has_trial, n, 1.0)
+    n = np.where(has_trial, n, 1.0)  # no division by 0; replaced by (0, 1) below
     p = np.asarray(hits, dtype=float) / n
     z2 = Z95**2
     centre = p + z2 / (2 * n)
     half = Z95 * np.sqrt(p * (1 - p) / n + z2 / (4 * n**2))
     low = np.where(has_trial, (centre - half) / (1 + z2 / n), 0.0)
     high = np.where(has_trial, (centre + half) / (1 + z2 / n), 1.0)
-    # Rounding must not leave the rate itself outside: at 0 or 1 it is an end of the interval.
+    # Rounding must not put the rate itself outside: at 0 or 1 it is an end of the interval.
     return np.clip(low, 0.0, p), np.clip(high, p, 1.0)
 
 
@@ -67,13 +69,18 @@ def agresti_coull(hits: float, trials: int, level: float = 0.95) -> tuple[float,
 def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
     """Return p of the exact two-sided McNemar test that both disagreements are equally frequent.
 
-    The arguments count trials that just one of the two hits; p is 1 where they never disagree.
+    The arguments count trials that just one of the two hits, the head or the baseline; p is 1 where
+    they never disagree.
     """
-    a = np.asarray(only_head, dtype=float)
-    b = np.asarray(only_baseline, dtype=float)
-    # The binomial distribution function is an incomplete beta function.
-    half = betainc(np.maximum(a, b), np.minimum(a, b) + 1, 0.5)
-    return np.asarray(np.minimum(1.0, 2.0 * np.where(a + b > 0, half, 1.0)))
+    only_head = np.asarray(only_head, dtype=float)
+    only_baseline = np.asarray(only_baseline, dtype=float)
+    rarer = np.minimum(only_head, only_baseline)
+    commoner = np.maximum(only_head, only_baseline)
+    # The probability that of as many fair coins as there are disagreements ``rarer`` or fewer
+    # fall on one side: the binomial distribution function is an incomplete beta function.
+    one_sided = betainc(commoner, rarer + 1, 0.5)
+    one_sided = np.where(rarer + commoner > 0, one_sided, 1.0)
+    return np.asarray(np.minimum(1.0, 2.0 * one_sided))
 
 
 def paired_p(
@@ -85,12 +92,14 @@ def paired_p(
 ) -> Array:
     """Return p of a one-sided paired z-test: do hits beat a baseline of known chances?
 
-    ``expected`` and ``expected_squared`` are the sums of the baseline's chances, and of their
-    squares, over all trials; ``chances_at_hits`` over those that were hit.
+    Each trial has the chance with which the baseline hits it. ``hits`` and ``trials`` are counts;
+    ``expected`` and ``expected_squared`` are the sums over all trials of the chances and of their
+    squares; ``chances_at_hits`` is the sum of the chances over the trials that were hit.
     """
     hits = np.asarray(hits, dtype=float)
     n = max(trials, 1)
-    # The gap of a trial is (1 or 0) - chance; a hit's square is 1 - 2 chance + chance^2.
+    # The gap of a trial is 1 - chance where it was hit and -chance elsewhere; the squares are
+    # 1 - 2 chance + chance^2 and chance^2.
     mean_gap = (hits - expected) / n
     mean_square = (hits - 2.0 * np.asarray(chances_at_hits) + expected_squared) / n
     error = np.sqrt(np.clip(mean_square - mean_gap**2, 0.0, None) / n)
@@ -107,14 +116,15 @@ def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
 def below_chance(right: int, predicted: ArrayLike, gold: ArrayLike) -> tuple[float, float]:
     """Return the share of right guesses that chance gives, and p of as few as there are.
 
-    ``predicted`` and ``gold`` count each class. Chance guesses every class as often as the model
-    does, whatever it reads, and is right where that meets the gold share (as in Cohen's kappa). p
-    is that of the exact binomial test: the probability of at most ``right``.
+    ``right`` counts the right guesses; ``predicted`` and ``gold`` count how often each class was
+    guessed and how often it is right. Chance guesses every class as often as the model does,
+    whatever it reads, and is right where that meets the gold share (as in Cohen's kappa). p is that
+    of the exact binomial test: the probability of at most ``right``.
     """
-    guessed = np.asarray(predicted, dtype=float)
-    true = np.asarray(gold, dtype=float)
-    n = float(true.sum())
-    chance = float(guessed @ true) / n**2
+    guess_counts = np.asarray(predicted, dtype=float)
+    gold_counts = np.asarray(gold, dtype=float)
+    n = float(gold_counts.sum())
+    chance = float(guess_counts @ gold_counts) / n**2
     wrong = n - right
     return chance, float(binomial_p(wrong, n, 1 - chance))
 
@@ -125,18 +135,20 @@ def below_chance(right: int, predicted: ArrayLike, gold: ArrayLike) -> tuple[flo
 def t_p(mean: ArrayLike, error: ArrayLike, reference: ArrayLike, units: ArrayLike) -> Array:
     """Return p of a one-sided t-test: the probability of a mean this far above ``reference``.
 
-    ``units`` are the sampled units behind the standard error, infinite for a z-test. A gap within
-    rounding counts as none: p is 1/2. Where all units agree, p is that of a sign test, 1/2 to the
-    power of units. Without a standard error (infinite or NaN) p is 1.
+    ``error`` is the standard error of ``mean``, ``units`` the number of sampled units that it comes
+    from (infinite for a z-test). A mean that differs from the reference by rounding alone has
+    p 1/2. Where all units agree (no error), p is that of a sign test, 1/2 to the power of units.
+    Without a standard error (infinite or NaN) p is 1.
     """
     mean = np.asarray(mean, dtype=float)
     reference = np.asarray(reference, dtype=float)
     error = np.asarray(error, dtype=float)
     units = np.asarray(units, dtype=float)
-    gap = np.where(above(mean, reference) | above(reference, mean), mean - reference, 0.0)
+    differ = above(mean, reference) | above(reference, mean)  # by more than rounding
+    gap = np.where(differ, mean - reference, 0.0)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         by_t = stdtr(np.maximum(units - 1.0, 1.0), -gap / error)
-        by_sign = np.where(gap > 0, 0.5**units, np.where(gap < 0, 1.0, 0.5))
+        by_sign = np.select([gap > 0, gap < 0], [0.5**units, 1.0], default=0.5)
     p = np.where(error > ROUNDING, by_t, by_sign)
     return np.where(np.isfinite(error) & np.isfinite(gap), p, 1.0)
 
@@ -144,21 +156,23 @@ def t_p(mean: ArrayLike, error: ArrayLike, reference: ArrayLike, units: ArrayLik
 def share_interval(mean: ArrayLike, error: ArrayLike, units: ArrayLike) -> tuple[Array, Array]:
     """Return the 95% interval of a share, or of a mean of weights between 0 and 1.
 
-    Wilson's, with Student's quantile in place of the normal one, and as many trials as would have
-    this standard error; where all ``units`` agree, one trial a unit. Near 0 and 1, mean -/+ t
-    standard errors covers far too little. NaN without a standard error (infinite or NaN).
+    ``error`` is the standard error of ``mean``, ``units`` the number of sampled units. Near 0 and 1
+    mean -/+ t standard errors covers far too little, so this is Wilson's interval, with Student's
+    quantile in place of the normal one. Its number of trials is that with which a rate would have
+    this standard error; where all units agree, one trial a unit. NaN without a standard error
+    (infinite or NaN).
     """
     mean = np.asarray(mean, dtype=float)
     error = np.asarray(error, dtype=float)
     units = np.asarray(units, dtype=float)
     t2 = np.square(stdtrit(np.maximum(units - 1.0, 1.0), 0.975))
     p = mean.clip(0.0, 1.0)
-    spread = p * (1.0 - p)
+    variance = p * (1.0 - p)  # of one trial
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        vary = (error > ROUNDING) & (spread > ROUNDING)
-        trials = np.where(vary, spread / np.square(error), units)
+        vary = (error > ROUNDING) & (variance > ROUNDING)
+        trials = np.where(vary, variance / np.square(error), units)
         centre = (p + t2 / (2 * trials)) / (1 + t2 / trials)
-        half = np.sqrt(t2 * (spread / trials + t2 / (4 * trials**2))) / (1 + t2 / trials)
+        half = np.sqrt(t2 * (variance / trials + t2 / (4 * trials**2))) / (1 + t2 / trials)
     known = np.isfinite(error)
     low = np.minimum((centre - half).clip(0.0, 1.0), p)
     high = np.maximum((centre + half).clip(0.0, 1.0), p)
@@ -171,13 +185,15 @@ def adjust(p: Array, among: Array | None = None) -> Array:
     ``among`` says which entries make up the family (all by default); the others get 1.
     """
     family = np.ones(p.shape, dtype=bool) if among is None else among
-    adjusted = np.ones(p.shape)
+    # As scipy.stats.false_discovery_control, which takes a third of a second to load: the k-th
+    # smallest of m p-values becomes the smallest of p m / k among it and the larger ones.
     values = p[family]
     order = np.argsort(values)
-    # As scipy.stats.false_discovery_control, which takes a third of a second to load.
-    scaled = values[order] * (len(values) / np.arange(1, len(values) + 1))
-    smallest_above = np.minimum.accumulate(scaled[::-1])[::-1]
-    values[order] = smallest_above.clip(0.0, 1.0)
+    m = len(values)
+    scaled = values[order] * (m / np.arange(1, m + 1))
+    smallest_from_here = np.minimum.accumulate(scaled[::-1])[::-1]
+    values[order] = smallest_from_here.clip(0.0, 1.0)
+    adjusted = np.ones(p.shape)
     adjusted[family] = values
     return adjusted
 
@@ -202,10 +218,11 @@ def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
 
 
 def effective_units(queries: ArrayLike, queries_squared: ArrayLike) -> Array:
-    """Return how many sentences of one length would tell as much: at most as many as there are.
+    """Return how many sentences of equal length would tell as much: at most as many as there are.
 
-    ``queries`` are all of them, ``queries_squared`` the sum over sentences of their squared number;
-    the effective number is the square of the first over the second, 0 without queries.
+    ``queries`` is the number of query words in all sentences, ``queries_squared`` the sum over
+    sentences of their squared number; the effective number is the square of the first over the
+    second, 0 without queries. Sentences of 10 and 10 words count as 2, of 18 and 2 as 1.2.
     """
     queries = np.asarray(queries, dtype=float)
     squared = np.asarray(queries_squared, dtype=float)
@@ -222,17 +239,22 @@ def ratio_error(
 ) -> Array:
     """Return the standard error of a mean over queries with sentences as the sampled unit.
 
-    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4, with n / (n - 1) for the
-    effective number n of sentences (:func:`effective_units`). ``sums`` is what the mean is of,
-    summed over all queries; ``squares``, ``products`` and ``queries_squared`` are sums over
-    sentences: of the square of a sentence's sum, of that sum times its queries, and of its squared
-    queries. Infinite where fewer than :data:`FEWEST_UNITS` sentences have queries: they say too
-    little about the next. NaN where there is no query.
+    With x the sum of the values of one sentence, and q its number of queries, the arguments are
+    sums over sentences::
+
+        sums  x        squares  x^2       products  x q
+        queries  q     queries_squared  q^2          sentences: how many have queries
+
+    This is the ratio estimator of Cochran 1977, Sampling Techniques, section 6.4, with n / (n - 1)
+    for the effective number n of sentences (:func:`effective_units`). Infinite where fewer than
+    :data:`FEWEST_UNITS` sentences have queries: they say too little about the next. NaN where there
+    is no query.
     """
     total = np.asarray(sums, dtype=float)
     queries = np.asarray(queries, dtype=float)
     n = effective_units(queries, queries_squared)
     with np.errstate(invalid="ignore", divide="ignore"):
+        # The residuals x - rate q of sentences, squared and summed.
         rate = total / queries
         residual = np.asarray(squares) - 2 * rate * np.asarray(products)
         residual = (residual + rate**2 * np.asarray(queries_squared)).clip(min=0.0)
@@ -253,10 +275,9 @@ def t_half_width(error: ArrayLike, n: ArrayLike, fewest: int = FEWEST_UNITS) -> 
 def jackknife(full: ArrayLike, without_each: Array) -> tuple[Array, Array]:
     """Return the 95% interval of positive numbers, such as ratios of sums over sentences.
 
-    Student's t of the jackknife's pseudo-values of the logarithm; it is wide enough to hold
-    ``full``, the number itself. NaN below :data:`FEWEST_UNITS` sentences.
-
-    Shapes: ``full`` (...), ``without_each`` (sentences, ...): the same without one sentence.
+    ``full`` (...) are the numbers, ``without_each`` (sentences, ...) the same numbers with one
+    sentence left out each time. The interval is Student's t of the jackknife's pseudo-values of the
+    logarithm, and is widened to hold ``full`` itself. NaN below :data:`FEWEST_UNITS` sentences.
     """
     full = np.asarray(full, dtype=float)
     n = len(without_each)
@@ -283,12 +304,14 @@ def joint_mean(
     n_means: int,
     n: int | None = None,
 ) -> JointEstimate:
-    """Return a mean over random draws, one of ``n_means`` such means, with both of its intervals.
+    """Return a mean over random draws, with its own interval and a wider one.
 
-    ``downs`` and ``ups`` are the half-widths over examples of each draw. Examples and draws err
-    independently, so both contributions to a half-width add as squares (Zou & Donner 2008): that
-    over examples, averaged over draws, and Student's t over draws. For the interval of all means
-    (Bonferroni) the first is widened by the ratio of Student's quantiles for ``n`` examples, or,
+    The wider intervals of ``n_means`` such means hold at once with 95% (Bonferroni). Each draw has
+    a value with a 95% interval over examples, from value - down to value + up.
+
+    Examples and draws err independently, so both contributions to a half-width add as squares (Zou
+    & Donner 2008): ``downs`` or ``ups``, averaged over draws, and Student's t over draws. For the
+    wider interval the first is widened by the ratio of Student's quantiles for ``n`` examples, or,
     without ``n``, of normal quantiles.
     """
     drawn = np.array(values)
@@ -296,11 +319,13 @@ def joint_mean(
     mean = float(drawn.mean())
     error_of_draws = drawn.std(ddof=1) / np.sqrt(draws) if draws > 1 else 0.0
 
-    def quantile(tail: float) -> float:
-        return -float(ndtri(tail) if n is None else stdtrit(max(n - 1, 1), tail))
+    def quantile_over_examples(tail: float) -> float:
+        quantile = ndtri(tail) if n is None else stdtrit(max(n - 1, 1), tail)
+        return -float(quantile)
 
     def interval(tail: float) -> tuple[float, float]:
-        widening = quantile(tail) / quantile(0.025)
+        """Return both ends of the interval that leaves ``tail`` on each side."""
+        widening = quantile_over_examples(tail) / quantile_over_examples(0.025)
         over_draws = -stdtrit(draws - 1, tail) * error_of_draws if draws > 1 else 0.0
         down = np.hypot(widening * np.mean(downs), over_draws)
         up = np.hypot(widening * np.mean(ups), over_draws)
@@ -336,17 +361,14 @@ class CrossedMean:
 def crossed_mean(values: Array, fewest: int = FEWEST_UNITS) -> CrossedMean:
     """Average values that were measured on every sequence with every random draw.
 
-    With s the standard error over sequences (each averaged over draws) and d that over draws (each
-    averaged over sequences)::
+    ``values`` are (S sequences, D draws, ...). With s the standard error over sequences (each
+    averaged over draws) and d the standard error over draws (each averaged over sequences)::
 
         sem^2 = s^2 + d^2        half_width^2 = (t_{S-1} s)^2 + (t_{D-1} d)^2
 
-    What sequences and draws have in common is counted twice, so the interval is rather too wide;
-    with fewer sequences than ``fewest`` it is unknown.
-
-    Howe 1974, JASA 69: limits for the mean of a sum, from the limits of its two parts.
-
-    Shapes: ``values`` (sequences, draws, ...).
+    as limits for the mean of a sum from the limits of its two parts (Howe 1974, JASA 69). What
+    sequences and draws have in common is counted twice, so the interval is rather too wide; with
+    fewer sequences than ``fewest`` it is unknown.
     """
     by_sequence = values.mean(axis=1)
     by_draw = values.mean(axis=0)

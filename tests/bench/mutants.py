@@ -55,7 +55,7 @@ pruned-bias | models/layouts/steps.py | the bias of other heads
 gate-to-mean | models/run/intervene.py | half a gate to the mean
     z * site_gates + mean * (1 - site_gates)  # => z * site_gates + mean  #
 mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
-    2.0 * np.where(a + b > 0 => 1.0 * np.where(a + b > 0
+    2.0 * one_sided => 1.0 * one_sided
 binomial-tail | stats/statistics.py | more than the hits, not as many
     betainc(k, n - k + 1, np => betainc(k + 1, n - k, np
 cluster-factor | stats/statistics.py | n / (n - 1) of the sentences is lost
@@ -75,13 +75,13 @@ dealt-anywhere | analyses/classify/optional/role_tests.py | labels cross layers
 effective-rank | stats/spectra.py | entropy in bits, exponent e
     xlogy(p, p).sum(-1).tolist() => xlogy(p, p).sum(-1).div(0.6931).tolist()
 dims-off-by-one | stats/spectra.py | one dimension too few
-    - _ROUNDING).sum(-1) + 1 for => - _ROUNDING).sum(-1) for
+    too_little.sum(-1) + 1 => too_little.sum(-1)
 rank-tolerance | stats/spectra.py | the smaller side sets the rank
     max(shape) * self.eps => min(shape) * self.eps
 fold-shift | stats/spectra.py | LayerNorm's shift
     shift @ W + _exact( => _exact(
 crossed-draws | stats/statistics.py | draws do not widen intervals
-    np.hypot(wide_sequences, wide_draws) => np.maximum(wide_sequences, wide_draws)
+    half_width=np.hypot( => half_width=np.maximum(
 collapse-axis | analyses/depth/measure.py | residual of the wrong mean
     hidden.mean(dim=-2, keepdim=True) => hidden.mean(dim=-1, keepdim=True)
 flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
@@ -111,7 +111,7 @@ tested-examples | pruning/max_drop.py | examples that heads were chosen on are t
 sequence-end | stats/confirm.py | a refusal ends nothing
     return Stopped(confirmed, number) => continue
 drop-bound | stats/confirm.py | the mean, not the bound
-    above(most, bound) => above(-sign * change.difference, bound)
+    above(most_lost, bound) => above(-sign * change.difference, bound)
 permanent-gates | models/surgery/output_maps.py | gates of other heads
     gates[site.row, indices] => gates[site.row, : len(indices)]
 half-weights | artefacts/saving.py | weights lose digits
