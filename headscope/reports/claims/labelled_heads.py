@@ -102,7 +102,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             "worse_than_random": against_random.worse,
             **survivor_values,
         },
-        refuted=against_random.worse and all(part.verdict != HOLDS for part in survivor_parts),
+        refuted=against_random.worse and all(row.verdict != HOLDS for row in survivor_parts),
     )
 
 

@@ -50,7 +50,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     size = transfer.sizes[-1]
 
     # Compare LayerNorm with each set that was trained.
-    parts: list[InsightPart] = []
+    set_parts: list[InsightPart] = []
     values: dict[str, object] = {}
     is_beaten = False  # by one of the sets
     for name in PARTS:
@@ -58,11 +58,11 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         if difference is not None:
             points = difference.points
             text = f"{shown(points)} points, {difference.seeds} seeds"
-            parts.append(rule.part(name, points, text))
+            set_parts.append(rule.part(name, points, text))
             values[name] = {"mean": points.value, "low": points.low, "high": points.high}
             is_beaten = is_beaten or below(points, 0.0) == HOLDS
         elif name not in transfer.not_possible:
-            parts.append(rule.decided(name, NOT_MEASURED, NOT_REACHED))
+            set_parts.append(rule.decided(name, NOT_MEASURED, NOT_REACHED))
     if not values:
         return rule.insight(NOT_MEASURED, f"Nothing to compare: {runs_reached(transfer)}")
 
@@ -73,7 +73,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         return rule.insight(NOT_MEASURED, f"{reasons} {measured}")
     head_only = accuracies(transfer, ["head"], size)
     control = f"{head_only}; the other sets of as many parameters are the control."
-    return rule.concluded(parts, measured, control, values, refuted=is_beaten)
+    return rule.concluded(set_parts, measured, control, values, refuted=is_beaten)
 
 
 CLAIM = Claim(

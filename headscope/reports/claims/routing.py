@@ -80,17 +80,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     most_are_wide = wide_heads > rule.thresholds.most * len(widths)
 
     # What z recovers: R^2 by the name of the field, such as ``value`` and ``whole``.
-    recovery = flow.recovery
-    r2 = {field.name: getattr(recovery, field.name).value for field in fields(recovery)}
-    if recovery.value.value is None:
-        why = flow.not_measured.get("value", "no numbers")
-        measured = f"What z recovers was not measured: {why}."
-    else:
-        measured = (
-            f"A linear readout of z recovers {r2['value']:.0%} of the variance of the attended "
-            f"word's state in the space that W_V reads, and {or_dash(r2['whole'], '.0%')} of all "
-            f"that is read (held out, mean of {len(flow.heads)} heads)."
-        )
+    r2 = {field.name: getattr(flow.recovery, field.name).value for field in fields(flow.recovery)}
     random = None if flow.control is None else flow.control.recovery
     return rule.concluded(
         parts=(
@@ -119,7 +109,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             ),
             _recovers_part(rule, flow),
         ),
-        measured=measured,
+        measured=_recovered_in_words(flow),
         control=_control(flow),
         values={
             "heads": len(widths),
@@ -183,6 +173,19 @@ def _shown_or_reason(flow: FlowResult, number: Estimate, *names: str) -> str:
 
 
 # --- what is written ------------------------------------------------------------------------------
+
+
+def _recovered_in_words(flow: FlowResult) -> str:
+    """Say what z recovers of the word attended to most, and of all that is read."""
+    word = flow.recovery.value.value
+    if word is None:
+        why = flow.not_measured.get("value", "no numbers")
+        return f"What z recovers was not measured: {why}."
+    return (
+        f"A linear readout of z recovers {word:.0%} of the variance of the attended word's state "
+        f"in the space that W_V reads, and {or_dash(flow.recovery.whole.value, '.0%')} of all that "
+        f"is read (held out, mean of {len(flow.heads)} heads)."
+    )
 
 
 def _control(flow: FlowResult) -> str:

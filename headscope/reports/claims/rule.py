@@ -228,14 +228,16 @@ class Rule:
         return f"{self.claim.opening} {'; '.join(clauses)}. {closing}"
 
 
-def _verdict_of(parts: Sequence[InsightPart], refuting: Collection[str], of_unmeasured: str) -> str:
+def _verdict_of(
+    decided_parts: Sequence[InsightPart], refuting: Collection[str], of_unmeasured: str
+) -> str:
     """Return the verdict if all parts that were not measured had the outcome ``of_unmeasured``."""
     outcomes: dict[str, str] = {}
-    for part in parts:
-        if part.verdict == NOT_MEASURED:
-            outcomes[part.name] = of_unmeasured
-        elif part.verdict != NOT_YET:
-            outcomes[part.name] = part.verdict
+    for decided_part in decided_parts:
+        if decided_part.verdict == NOT_MEASURED:
+            outcomes[decided_part.name] = of_unmeasured
+        elif decided_part.verdict != NOT_YET:
+            outcomes[decided_part.name] = decided_part.verdict
     if any(outcomes.get(name) == FAILS for name in refuting):
         return FAILS
     if set(outcomes.values()) == {HOLDS}:

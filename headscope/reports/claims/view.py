@@ -95,8 +95,9 @@ def _all_that_decided(insight: Insight) -> Iterator[RenderableType]:
     yield Text.assemble(f"{insight.number:>2} ", _verdict(insight), f"  {insight.claim}")
     lines = [Text(insight.measured)]
     if len(insight.parts) > 1:
-        texts = [f"- {part.name}: {part.verdict}; {part.measured}" for part in insight.parts]
-        lines += map(Text, texts)
+        for row in insight.parts:
+            text = f"- {row.name}: {row.verdict}; {row.measured}"
+            lines.append(Text(text))
     if insight.control:
         lines.append(Text(f"Control: {insight.control}"))
     lines.append(Text(insight.rule, "dim"))
