@@ -65,7 +65,10 @@ class Distance:
         reference_states = torch.cat([self._outputs[i] for i in batch.index])
 
         def reference_logits() -> Tensor:
-            """Let the unpruned model's head read its states once more: (masked, classes)."""
+            """Let the reference's head read its states once more: (masked, classes).
+
+            Asked for where a head cannot read joined states, as in an exported graph.
+            """
             with torch.no_grad():
                 _, logits = self._reference.run(
                     *batch.inputs,

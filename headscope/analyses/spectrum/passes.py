@@ -73,6 +73,7 @@ class Passes:
         starts = range(0, len(order), batch_size)
         batches = (order[start : start + batch_size] for start in starts)
         remaining = itertools.islice(batches, batches_done, None)
+        # Our attention runs in place of the model's, and shows its patterns to the observer.
         router = Router(loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites)
         with routed(loaded.model, router):
             # In each round every process measures one batch.

@@ -1,8 +1,8 @@
 """Claim 7: pure attention collapses to rank one with depth; what prevents it, and what slows it.
 
-Decided by the residual ``||res(H)|| / ||H||`` of the states, 0 where all tokens are the same, layer
-by layer: of attention alone, with the skip connection, with the feed-forward network, and without
-LayerNorm.
+Decided by the residual ``||res(H)|| / ||H||`` of the states H, layer by layer: of attention alone,
+with the skip connection, with the feed-forward network, and without LayerNorm. ``res(H)`` is H less
+the mean over tokens, so it is 0 where all tokens are the same.
 
 ``headscope depth`` measures these curves over windows of a text. ``depth.variants`` has a curve for
 each variant of the model, point 0 being the embeddings; ``depth.trends`` has what is compared here

@@ -93,7 +93,7 @@ def measure_kept_roles(
         change = scorer.change(full_outputs, outputs, seed=seed)
         value = change.value
         units = change.units
-        interval = (0.0, 0.0) if change.same else change.ci
+        interval = (0.0, 0.0) if change.same else change.ci  # the same model: exactly no change
         random = _random_values(loaded, scorer, random_sets, draws, seed, progress)
 
     # The result.

@@ -50,8 +50,8 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     if not needs_its_heads(pruned):
         return Survivors(NOT_MEASURED, NO_TASK)
 
-    # Removed cross-attention heads by layer, {0: 4, 1: 2}, of every point of the curve. The last
-    # point has none left: its counts are all heads that there are.
+    # Find the point. Removed cross-attention heads are counted by layer, {0: 4, 1: 2}, of every
+    # point of the curve. The last point has none left: its counts are all heads that there are.
     removed_by_point = [_cross_heads(point.heads_removed) for point in curve.points]
     heads = removed_by_point[-1]
     n_heads = heads.total()
@@ -80,6 +80,7 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     p = _p_of(layer_sum, random_sums, layers, n_remaining)
     outcome = _outcome(layer_sum, random_sums, layers, n_remaining)
 
+    # The result, in words and as numbers.
     mean_layer = layer_sum / n_remaining
     random_mean = float(layers.mean())
     sum_limits = np.quantile(random_sums, (0.025, 0.975), method="closest_observation")
