@@ -43,6 +43,10 @@ class CorpusError(InputError):
     """A text, treebank or frequency file cannot be read."""
 
 
+class TooFewExamplesError(CorpusError):
+    """A file holds fewer than two examples."""
+
+
 class UnsupportedModelError(HeadscopeError):
     """The model's attention has a form that headscope does not cover."""
 

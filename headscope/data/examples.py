@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headscope.core.errors import CorpusError
+from headscope.core.errors import CorpusError, TooFewExamplesError
 from headscope.core.files import sha256_of_file
 from headscope.data.columns import LABELS, PAIRS, SCORES, SINGLE, Columns, Record
 from headscope.data.corpus import as_corpus
@@ -257,6 +257,6 @@ def check_size(name: str | Path, n: int) -> None:
     """Refuse less than two examples."""
     if n < 2:
         count = "one example" if n else "no example"
-        raise CorpusError(
+        raise TooFewExamplesError(
             f"{name} holds {count}; at least two (better hundreds) are needed to measure anything."
         )

@@ -1,6 +1,8 @@
 """The task of answering questions by a span of a context.
 
-How close an answer is to the right one is counted as SQuAD does: exact match and F1 of words.
+A context that is too long for the model is cut into overlapping *windows*; a :class:`SpanRow` is
+one window, read together with its question. How close an answer is to the right one is counted as
+SQuAD does: exact match and F1 of words.
 
 References
 ----------
@@ -31,22 +33,29 @@ from headscope.tasks.positions import need_logits, spans
 
 #: Tokens of a window, question and special tokens included, unless the model has fewer.
 WINDOW = 384
-OVERLAP = 128  # Tokens of the context that two windows share; half the room where that is less.
+#: Tokens of the context that two windows share; half of a window's context where that is less.
+OVERLAP = 128
 LONGEST = 30  # Tokens of an answer, at most.
+_NONE_GIVEN = -1  # Stands for a row, or a token, in arrays of numbers where there is no answer
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanRow(Row):
-    """A question with a window of its context."""
+    """A question with a window of its context: [CLS] question [SEP] window [SEP].
 
-    example: int  # Which question it belongs to
-    window: tuple[int, int]  # Positions of the context: from the first to behind the last
-    #: Where each of these tokens begins and ends in the context's characters.
+    Positions are those of tokens in the row.
+    """
+
+    example: int  # Number of the question
+    window: tuple[int, int]  # Positions of the context's tokens: the first, and behind the last
+    #: First and behind the last character, in the context, of each of these tokens.
     offsets: tuple[tuple[int, int], ...]
     no_answer: int  # Position that stands for no answer: the first special token
-    span: tuple[int, int]  # First and last position of the first right answer, else ``no_answer``
+    #: First and last position of the right answer, of several the first; twice ``no_answer`` where
+    #: the window does not hold it.
+    span: tuple[int, int]
 
 
 class QuestionAnswering(Task):
@@ -76,20 +85,20 @@ class QuestionAnswering(Task):
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         """Cut the context of each question into windows; a question without room is left out."""
         contexts = examples.second or ()
+        # The right answers to each question, as (first character, text).
         answers = examples.answers or ((),) * len(examples)
         self.notes = examples.notes
         self._may_have_none = examples.may_have_no_answer
         self._rows: list[SpanRow] = []
-        #: Of each question that fits: its windows, itself with its context, and its right answers
+        # Of each question that fits, in the same order:
         self._windows_of_question: list[list[SpanRow]] = []
-        self._texts: list[tuple[str, str]] = []
+        self._texts: list[tuple[str, str]] = []  # the question and its context
         self._right_answers: list[tuple[str, ...]] = []
         for i, encoding in enumerate(tokenise(loaded, examples.first, pairs=contexts)):
             question = len(self._texts)
-            windows = [
-                replace(window, index=len(self._rows) + number)
-                for number, window in enumerate(_windows(encoding, loaded, answers[i], question))
-            ]
+            windows: list[SpanRow] = []
+            for window in _windows(encoding, loaded, answers[i], question):
+                windows.append(replace(window, index=len(self._rows) + len(windows)))
             if not windows:
                 continue
             self._rows += windows
@@ -119,8 +128,8 @@ class QuestionAnswering(Task):
         return [self._answer(int(row), int(first), int(last)) for row, first, last in token_spans]
 
     def _answer(self, row_index: int, first: int, last: int) -> str:
-        """Return the text of a row from its first to its last token; "" for row -1."""
-        if row_index < 0:
+        """Return the text of a row from its first to its last token; "" without an answer."""
+        if row_index == _NONE_GIVEN:
             return ""
         row = self._rows[row_index]
         _, context = self._texts[row.example]
@@ -131,7 +140,7 @@ class QuestionAnswering(Task):
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Keep the best span of each window, and the sum of logits of giving no answer."""
-        scores = wide(need_logits(logits)).double()  # (rows, pos, 2)
+        scores = wide(need_logits(logits)).double()  # (rows, pos, 2): of beginning, of ending
         rows = [self._rows[i] for i in batch.index]
         context = torch.tensor([row.window for row in rows], device=scores.device)
         no_answer = torch.tensor([row.no_answer for row in rows], device=scores.device)
@@ -146,15 +155,20 @@ class QuestionAnswering(Task):
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
         """Choose the window that answers each question; compare its answer with the right ones."""
+        # The row of the window that answers each question, and the answer's tokens in it.
         chosen = np.array(
             [self._chosen_row(windows, by_row) for windows in self._windows_of_question]
         )
-        has_answer = chosen >= 0
+        has_answer = chosen != _NONE_GIVEN
+        first = by_row["first"][chosen].astype(int)
+        last = by_row["last"][chosen].astype(int)
         outputs = {
             "window": chosen,
-            "first": np.where(has_answer, by_row["first"][chosen].astype(int), -1),
-            "last": np.where(has_answer, by_row["last"][chosen].astype(int), -1),
+            "first": np.where(has_answer, first, _NONE_GIVEN),
+            "last": np.where(has_answer, last, _NONE_GIVEN),
         }
+
+        # Equal answers, and equal contexts, have the same number.
         answers = self.answers(outputs)
         pairs = list(zip(answers, self._right_answers, strict=True))
         contexts = [context for _, context in self._texts]
@@ -169,37 +183,41 @@ class QuestionAnswering(Task):
         }
 
     def _chosen_row(self, windows: Sequence[SpanRow], by_row: dict[str, Array]) -> int:
-        """Return the row of the window that answers a question; -1 where no answer is given."""
+        """Return the row of the window that answers a question, or ``_NONE_GIVEN``."""
         indices = np.array([window.index for window in windows])
         best_row = int(indices[by_row["best"][indices].argmax()])
         least_none = by_row["none"][indices].min()
         if self._may_have_none and least_none > by_row["best"][best_row]:
-            return -1
+            return _NONE_GIVEN
         return best_row
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the mean cross-entropy of where the answer begins and where it ends, by row."""
         log_probabilities = spans(need_logits(logits), batch.attention_mask)
         gold_spans = [self._rows[i].span for i in batch.index]
-        gold = torch.tensor(gold_spans, device=log_probabilities.device)
-        return -log_probabilities.gather(1, gold[:, None]).mean(dim=(1, 2))
+        gold = torch.tensor(gold_spans, device=log_probabilities.device)  # (rows, 2)
+        gold_log_probabilities = log_probabilities.gather(1, gold[:, None])  # (rows, 1, 2)
+        return -gold_log_probabilities.mean(dim=(1, 2))
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Return roots of the probabilities of where the answer begins and ends, end to end.
+        """Return roots of the probabilities of where the answer begins and ends: (rows, pos * 2).
 
         Their squared distance is Hellinger's: hundreds of unlikely places count as little
         as they are likely, while they would dominate a distance of log-probabilities.
         """
         real = batch.attention_mask[..., None]
-        roots = (spans(need_logits(logits), batch.attention_mask) / 2).exp() * real
+        log_probabilities = spans(need_logits(logits), batch.attention_mask)
+        roots = (log_probabilities / 2).exp() * real  # (rows, pos, 2)
         return roots.flatten(1)
 
 
 def _best_spans(scores: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Find the span of at most :data:`LONGEST` tokens with the largest sum of its two logits.
 
-    ``scores`` (rows, pos, 2) of beginning and end, ``context`` (rows, 2) the positions that a span
-    may have, from the first to behind the last. Returns the sum, and the span's first and last
-    token, (rows,) each; ties go to the shortest, then to the first.
+    ``scores`` (rows, pos, 2) are the logits of beginning and ending at each position, ``context``
+    (rows, 2) the first position of the context and the one behind its last. Returns the sum, and
+    the span's first and last position, (rows,) each; ties go to the shortest span, then to the
+    first.
     """
     positions = torch.arange(scores.shape[1], device=scores.device)
     in_context = (positions >= context[:, :1]) & (positions < context[:, 1:])
@@ -208,7 +226,7 @@ def _best_spans(scores: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor
     first = context[:, 0].clone()
     last = context[:, 0].clone()
     n_positions = scores.shape[1]
-    for distance in range(min(LONGEST, n_positions)):
+    for distance in range(min(LONGEST, n_positions)):  # from the first token to the last
         sums = begin_scores[:, : n_positions - distance] + end_scores[:, distance:]
         largest = sums.max(dim=1).values
         position = (sums == largest[:, None]).int().argmax(dim=1)  # the first of several
@@ -227,7 +245,9 @@ def normalised(answer: str) -> str:
 
 def _normalised_right(right: Sequence[str]) -> set[str]:
     """Return the different right answers; the empty one where the question has no answer."""
-    return set(map(normalised, right)) - {""} or {""}
+    answers = set(map(normalised, right))
+    answers.discard("")
+    return answers or {""}
 
 
 def exact_match(answer: str, right: Sequence[str]) -> float:
@@ -260,20 +280,24 @@ def _windows(
     right: Sequence[tuple[int, str]],
     example: int,
 ) -> Iterator[SpanRow]:
-    """Yield a question with every window of its context; nothing if there is no room for one."""
+    """Yield a question with every window of its context; nothing if there is no room for one.
+
+    ``encoding`` has the question and its whole context, however long; ``right`` the right answers,
+    as (first character, text).
+    """
     context = [i for i, text_number in enumerate(encoding.sequence_ids) if text_number == 1]
     if not context:
         return
     context_begin = context[0]
     context_stop = context[-1] + 1
     n_around = context_begin + len(encoding.ids) - context_stop  # The question and special tokens
-    size = min(WINDOW, loaded.max_length) - n_around
-    if size < 1:
+    n_context = min(WINDOW, loaded.max_length) - n_around  # tokens of the context in a window
+    if n_context < 1:
         return
-    step = size - min(OVERLAP, size // 2)
+    step = n_context - min(OVERLAP, n_context // 2)
     for start in range(context_begin, context_stop, step):
-        stop = min(start + size, context_stop)
-        window = (
+        stop = min(start + n_context, context_stop)
+        window = (  # positions of the window's tokens in the whole encoding
             *range(context_begin),
             *range(start, stop),
             *range(context_stop, len(encoding.ids)),
@@ -301,16 +325,17 @@ def _span_row(
     start: int,
     stop: int,
 ) -> SpanRow:
-    """Make a row of the tokens at the positions ``window`` of a question with its whole context.
+    """Make the row of one window.
 
-    Those from ``start`` to before ``stop`` are the context's.
+    ``window`` has the positions of its tokens in ``encoding``, the question with its whole context;
+    those from ``start`` to before ``stop`` are the context's.
     """
-    begin = window.index(start)
+    context_begin = window.index(start)  # in the row
     ids = tuple(encoding.ids[i] for i in window)
     special_mask = encoding.special_tokens_mask
     special = [special_mask[i] for i in window]
     all_types = loaded.token_types.of_encoding(encoding, pair=True)
-    # No answer is at the position of cls, else of the first special token.
+    # No answer is marked at the position of cls, else of the first special token.
     no_answer = special.index(1) if 1 in special else 0
     cls = getattr(loaded.tokenizer, "cls_token_id", None)
     if cls in ids:
@@ -322,19 +347,22 @@ def _span_row(
         types=None if all_types is None else tuple(all_types[i] for i in window),
         content=tuple(i for i, is_special in enumerate(special) if not is_special),
         example=example,
-        window=(begin, begin + len(offsets)),
+        window=(context_begin, context_begin + len(offsets)),
         offsets=offsets,
         no_answer=no_answer,
-        span=_gold_span(offsets, right, begin) or (no_answer, no_answer),
+        span=_gold_span(offsets, right, context_begin) or (no_answer, no_answer),
     )
 
 
 def _gold_span(
-    offsets: Sequence[tuple[int, int]], right: Sequence[tuple[int, str]], begin: int
+    offsets: Sequence[tuple[int, int]], right: Sequence[tuple[int, str]], context_begin: int
 ) -> tuple[int, int] | None:
-    """Return the tokens of the first right answer; None where a window does not hold it whole.
+    """Return the first and last position of the first right answer in a row.
 
-    ``offsets`` of the window's context, which stands from position ``begin`` on.
+    None where the window does not hold all of it. ``offsets`` has the characters of the window's
+    tokens, the first of which is at position ``context_begin``.
+
+    "the cat sat", offsets [(0, 3), (4, 7), (8, 11)], right [(4, "cat sat")] -> tokens 1 and 2.
     """
     if not right:
         return None
@@ -345,6 +373,7 @@ def _gold_span(
         return None
     first_low, _ = offsets[tokens[0]]
     _, last_high = offsets[tokens[-1]]
-    if first_low > start or last_high < stop:
+    is_cut = first_low > start or last_high < stop
+    if is_cut:
         return None
-    return begin + tokens[0], begin + tokens[-1]
+    return context_begin + tokens[0], context_begin + tokens[-1]

@@ -1,8 +1,14 @@
 """What all tasks share: examples, tokenised once, that any version of the model is run on.
 
-A task is made of examples and a model. :meth:`Task.outputs` runs a version of the model over the
-rows, and :meth:`Task.metrics`, :meth:`Task.interval` and :meth:`Task.change` are computed from
-these outputs alone. :meth:`Task.loss_batches` yields losses to differentiate by the gates of heads.
+A task is made of examples and a model. An *example* is what a metric counts, such as a pair of
+sentences; a *row* is one sequence of tokens that the model reads (:class:`Row`), and an example is
+made of one or more rows. A batch of rows as tensors is a :class:`Padded`.
+
+:meth:`Task.outputs` runs a version of the model over the rows and stores numbers for each example.
+:meth:`Task.metrics`, :meth:`Task.interval` and :meth:`Task.change` are computed from these outputs
+alone. :meth:`Task.loss_batches` yields losses to differentiate by the gates of heads: factors of
+their outputs, 1 in the model as it is, 0 for a removed head.
+
 A task of one kind fills in the methods behind "what tasks differ in". At the end stand helpers of
 several tasks, and :class:`TokenTask`, the base of those that predict tokens.
 """
@@ -42,35 +48,37 @@ from headscope.tasks.loss_batches import LossBatch, RowSet, tokens_with_gradient
 from headscope.tasks.positions import mean_by_row, need_logits, select_masks
 
 R = TypeVar("R", bound=Row)
-#: What a task keeps of its examples: rows, how many examples are measured on them, and how many
-#: there were before those that are too long were left out.
+#: What a task makes of its examples: the rows; how many examples are measured on them; and how many
+#: examples there were before those that are too long were left out.
 Taken = tuple[Sequence[Row], int, int]
-BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and their outputs
+#: Of a batch: the indices of its rows among all rows, and their outputs by name.
+BatchOutputs = tuple[Array, dict[str, Array]]
 
 
 class Task:
     """Examples of one kind and the metrics that a model earns on them.
 
-    The seed is that of what is drawn (masks, irrelevant documents); the limit that of windows.
+    ``seed`` decides what is drawn (masks, irrelevant documents), ``limit`` how many windows of
+    running text are read.
     """
 
     name: ClassVar[str]  # As ``--task`` has it
-    words: ClassVar[str]  # What it measures, and what it needs, on one line
+    words: ClassVar[str]  # What it measures; what it needs: one line of a list of tasks
     higher_is_better: ClassVar[bool] = True  # Whether a larger value is a better model
     has_labels: bool = True  # Whether :meth:`loss_batches` can use labels
-    #: The model's head whose outputs are compared; None where its embeddings are.
+    #: The task head of the model (such as ``mlm``) that is measured; None where embeddings are.
     head: ClassVar[str | None] = None
-    #: An output that two models share on every example only if they are the same; None where other
-    #: models may share all of them (a rank, an answer).
+    #: Name of an output that two models share on every example only if they are the same model;
+    #: None where different models may share all outputs (a rank, an answer).
     identifying: ClassVar[str | None] = None
     alone: ClassVar[bool] = False  # Whether batches have to be read one after the other
-    #: Whether some metrics are of texts that the model writes, which takes far longer.
+    #: Whether some metrics are taken of texts that the model writes, which takes far longer.
     writes: ClassVar[bool] = False
     notes: tuple[str, ...] = ()  # Sentences about what a metric cannot say of these examples
     table: Mapping[str, Metric]  # All metrics by name; the first is the task's value
 
     rows: Sequence[Row]  # Everything that is read, as token ids
-    n_examples: int  # How many examples are measured on them
+    n_examples: int  # How many examples are measured
     skipped: int  # Examples that are longer than the model's limit
 
     def __init__(
@@ -87,7 +95,8 @@ class Task:
                 f"limit of {loaded.max_length} tokens; give two that do (nothing is ever cut)."
             )
         self.skipped = n_before - self.n_examples
-        self.notes = tuple(dict.fromkeys((*self.data.notes, *self.notes)))
+        self.notes = tuple(dict.fromkeys((*self.data.notes, *self.notes)))  # each once
+        #: Compares outputs of a changed model with those of ``loaded``.
         self.distance = Distance(self.rows, loaded)
 
     @property
@@ -102,8 +111,10 @@ class Task:
 
     @property
     def sentences(self) -> Sequence[Sequence[Hashable]]:
-        """The texts of each measured example, which no other half of the data should have."""
-        return [list(chain(*map(sentences_of, rows))) for rows in self.rows_of_examples]
+        """The texts of each measured example; examples with a text in common are dependent."""
+        return [
+            list(chain.from_iterable(map(sentences_of, rows))) for rows in self.rows_of_examples
+        ]
 
     def changed(self, outputs: Outputs) -> tuple[str, ...] | None:
         """Name the examples whose answer differs from the full model's, where asked for."""
@@ -117,22 +128,27 @@ class Task:
     def outputs(
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
     ) -> dict[str, Array]:
-        """Run a model over all examples; per-example arrays in the order of the examples."""
+        """Run a model over all examples; return arrays by name, an entry for each example.
+
+        ``gates`` (n_layers, n_heads) change the model; with ``all_metrics`` a task that ``writes``
+        measures its written texts, too.
+        """
 
         @contextmanager
-        def reading(model: LoadedModel) -> Iterator[Callable[[Padded], BatchOutputs]]:
-            with gated(model, gates) as run:
+        def reading(copy: LoadedModel) -> Iterator[Callable[[Padded], BatchOutputs]]:
+            """Prepare a copy of the model, one for each thread; yield what reads a batch."""
+            with gated(copy, gates) as run:
                 yield partial(self.read, run)
 
         batches = share(self.batches(loaded))
         return self.gathered(side_by_side(loaded, batches, reading, alone=self.alone))
 
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
-        """Return per-example outputs of anything that runs as :meth:`LoadedModel.run` does."""
+        """Return what :meth:`outputs` does, of any function that runs a batch through a model."""
         return self.gathered(self.read(run, batch) for batch in batches)
 
     def read(self, run: Run, batch: Padded) -> BatchOutputs:
-        """Run one batch, and return the stored outputs of its rows."""
+        """Run one batch; return the indices of its rows, and what is stored of each row."""
         options = {**batch.decoder_inputs, "select": self._select(batch)}
         hidden, logits = run(*batch.inputs, **options)
         values = self._read(batch, hidden, logits)
@@ -140,7 +156,7 @@ class Task:
         return row_indices, {name: numpy(value) for name, value in values.items()}
 
     def gathered(self, batch_outputs: Iterable[BatchOutputs]) -> dict[str, Array]:
-        """Join what :meth:`read` returned for this process's batches with the other processes'."""
+        """Turn what :meth:`read` returned for all batches, of all processes, into outputs."""
         row_indices: list[Array] = []
         values_by_name: dict[str, list[Array]] = {}
         for batch_rows, values in batch_outputs:
@@ -177,7 +193,7 @@ class Task:
         return replace(change, same=self._same(baseline, outputs))
 
     def _same(self, baseline: Outputs, outputs: Outputs) -> bool:
-        """Whether two models share, up to rounding, what only equal models share."""
+        """Whether two models are the same: their ``identifying`` outputs are, up to rounding."""
         if self.identifying is None:
             return False
         differences = np.abs(outputs[self.identifying] - baseline[self.identifying])
@@ -199,17 +215,20 @@ class Task:
     ) -> Iterator[LossBatch]:
         """Yield batches whose loss can be differentiated by gates, always in the same order.
 
-        ``labels``: the loss is that of the task's labels, where it has some; else the distance to
-        the unpruned model. ``value_only``: the output e (:class:`LossBatch`) is what the task's
-        value is made of, and nothing beside it.
+        With ``labels`` the loss is that of the task's labels, where it has some; else the distance
+        to the unpruned model. With ``value_only`` the output e of a batch (:class:`LossBatch`) has
+        nothing that the task's value is not made of.
         """
-        labelled = labels and self.has_labels
-        sets = self._sets() if labelled else None
-        if sets is not None:
-            yield from self._batches_of_sets(loaded, sets)
-            return
-        loss = self._loss if labelled else self._label_free_loss
-        select_loss = select_masks if labelled else self.distance.select
+        use_labels = labels and self.has_labels
+        if use_labels:
+            sets = self._sets()
+            if sets is not None:
+                yield from self._batches_of_sets(loaded, sets)
+                return
+
+        # Every row has a loss of its own.
+        loss = self._loss if use_labels else self._label_free_loss
+        select_loss = select_masks if use_labels else self.distance.select
         embed = self._embed_value if value_only else self._embed
         for batch in self.batches(loaded, tokens_with_gradients(loaded)):
             yield LossBatch(
@@ -225,10 +244,9 @@ class Task:
     def _batches_of_sets(
         self, loaded: LoadedModel, sets: Iterable[Sequence[Row]]
     ) -> Iterator[LossBatch]:
-        """Yield batches of sets of rows, those of as many rows together.
+        """Yield batches of sets of rows; all sets of a batch have the same number of rows.
 
-        A batch has all first rows, then all second ones, and so on. Their output is the unit
-        embeddings of the rows, end to end.
+        A set is what a loss compares, such as the two rows of a pair, or a query and documents.
         """
         sets_by_size: dict[int, list[RowSet]] = {}
         for i, rows in enumerate(sets):
@@ -238,7 +256,11 @@ class Task:
                 yield self._batch_of_sets(loaded, batch_of_sets)
 
     def _batch_of_sets(self, loaded: LoadedModel, sets: Sequence[RowSet]) -> LossBatch:
-        """Make one batch of sets of as many rows each."""
+        """Make one batch of sets that have the same number of rows.
+
+        Sets (a, b) and (c, d) become the rows a, c, b, d: all first rows, then all second ones. The
+        output of a set is the unit embeddings of its rows, end to end: [a b], [c d].
+        """
         n_rows = len(sets[0].rows)
         rows: list[Row] = []
         for i in range(n_rows):
@@ -247,13 +269,14 @@ class Task:
         select = self._select_embed(batch)
 
         def embed(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+            """Return the output of each set, (sets, n_rows * d_model)."""
             unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
             return torch.cat(torch.split(unit, len(sets)), dim=-1)
 
         return LossBatch(
             loaded=loaded,
             batch=batch,
-            owner=torch.arange(len(sets), device=loaded.device).repeat(n_rows),
+            owner=torch.arange(len(sets), device=loaded.device).repeat(n_rows),  # 0, 1, 0, 1
             read_loss=partial(self._loss_of_sets, [row_set.index for row_set in sets]),
             read_embed=embed,
             select_loss=select,
@@ -263,15 +286,15 @@ class Task:
     # --- what tasks differ in ---
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
-        """Tokenise the examples: rows, how many examples they are, and how many there were."""
+        """Tokenise the examples, leaving out those that are too long."""
         raise NotImplementedError
 
     def _select(self, batch: Padded) -> Select | None:
-        """Return which positions the head reads while the task is measured."""
+        """Return which positions the task head reads while the task is measured; None: all."""
         return select_masks(batch)
 
     def _select_embed(self, batch: Padded) -> Select | None:
-        """Return which positions the head reads for :meth:`_embed`."""
+        """Return which positions the task head reads for :meth:`_embed`; None: all."""
         return select_masks(batch)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
@@ -287,7 +310,7 @@ class Task:
         raise NotImplementedError
 
     def _sets(self) -> Iterable[Sequence[Row]] | None:
-        """Return sets of rows, where the labelled loss compares rows; one of each example.
+        """Return the rows of each example that its labelled loss compares.
 
         None where every row has a loss of its own.
         """
@@ -296,7 +319,7 @@ class Task:
     def _loss_of_sets(
         self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        """Return the labelled loss of each set of a batch; ``sets`` are the numbers of the sets."""
+        """Return the labelled loss of each set of a batch; ``sets`` are their numbers."""
         raise NotImplementedError
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -317,15 +340,16 @@ class Task:
 
 # --- what several tasks use ---
 
-BELOW_CHANCE = 0.01  # p below which accuracy is said to be lower than chance.
+BELOW_CHANCE = 0.01  # p below which an accuracy is said to be lower than chance.
 
 
 def order_doubt(
     name: str, right: float, predicted: Array, gold: Array, kinds: str
 ) -> tuple[str, ...]:
-    """Say that classes may be in another order where fewer are right than by chance.
+    """Say that classes may be numbered in another order, where fewer are right than by chance.
 
-    ``predicted`` and ``gold`` count every class of the data called ``name``.
+    ``predicted`` and ``gold`` count how often each class occurs, (classes,), and ``right`` how
+    often they agree; ``name`` is that of the data, ``kinds`` the word for classes.
     """
     chance, p = below_chance(int(right), predicted, gold)
     if p >= BELOW_CHANCE:
@@ -339,20 +363,29 @@ def order_doubt(
 
 
 def numbered(encoded: Iterable[R | None]) -> tuple[list[R], list[int]]:
-    """Return the rows that fit the model, numbered from 0, and their positions before."""
+    """Return the rows that fit the model, numbered from 0, and the numbers that they had.
+
+    None stands for a row that is too long: rows 0, None, 2 -> rows 0, 1 and [0, 2].
+    """
     fitting = [row for row in encoded if row is not None]
     positions = [row.index for row in fitting]
     return [replace(row, index=i) for i, row in enumerate(fitting)], positions
 
 
 class TokenTask(Task):
-    """A task whose head predicts a token at each masked or target position."""
+    """A task whose head predicts a token (or a tag) at certain positions of each row.
 
-    same_guess: ClassVar[str]  # what a model does that guesses the same token everywhere
+    ``batch.masked[0]`` has the row of every such position, and ``batch.gold`` its right token.
+    """
+
+    same_guess: ClassVar[str]  # Says in words that a model guesses the same token everywhere
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        """Count each row's tokens and right guesses; keep its least and its greatest guess."""
-        guess = need_logits(logits)[0].argmax(dim=-1)
+        """Count each row's tokens and right guesses; keep its least and its greatest guess.
+
+        From these two it is known whether all guesses are the same token.
+        """
+        guess = need_logits(logits)[0].argmax(dim=-1)  # (positions,)
         rows = batch.masked[0]
         n_rows = len(batch.index)
         correct = (guess == batch.gold).float()
@@ -376,11 +409,13 @@ class TokenTask(Task):
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return log-probabilities at a row's positions, end to end; shorter rows end in 0."""
-        rows = batch.masked[0]
+        rows = batch.masked[0]  # [0, 0, 1, 1, 1], say
         n_rows = len(batch.index)
-        counts = torch.bincount(rows, minlength=n_rows)
-        first_of_row = counts.cumsum(0) - counts
-        number_in_row = torch.arange(len(rows), device=rows.device) - first_of_row[rows]
+        counts = torch.bincount(rows, minlength=n_rows)  # [2, 3]
+        first_of_row = counts.cumsum(0) - counts  # [0, 2]
+        number_in_row = (
+            torch.arange(len(rows), device=rows.device) - first_of_row[rows]
+        )  # 0 1 0 1 2
         log_probabilities = wide(need_logits(logits)[0]).log_softmax(dim=-1)
         by_position = log_probabilities.new_zeros(
             n_rows, int(counts.max()), log_probabilities.shape[-1]

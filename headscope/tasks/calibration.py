@@ -1,7 +1,9 @@
 """Choosing heads by a task: on which examples, and how versions of the model are run on them.
 
-First the calibration of one task and the examples for it, then the mean of z that a removed head
-may leave behind, and runs that change one head after the other.
+Heads to remove are chosen on *calibration* data, in the form of the task's own data or plain text,
+which are other examples than those that the task is measured on. In this order: the calibration of
+one task (:class:`TaskCalibration`) and the examples for it; the mean of z, a head's output before
+W_O, that a removed head may leave behind; runs that change one head after the other.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import InputError, TooFewExamplesError
 from headscope.core.processes import share, summed
 from headscope.data.examples import Examples, read_texts
 from headscope.data.queries import thinned
 from headscope.data.tables import TABLES
+from headscope.data.token_rows import Padded
 from headscope.models.run.intervene import Means, gated, shared_layers, sums_of_z
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Rerun
@@ -28,8 +31,8 @@ from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.making import read_examples
 from headscope.tasks.positions import TOKEN_HEADS, one_position
 
-#: Tasks whose heads may be chosen on plain text too, and the endings of their labelled files. Any
-#: other file is plain text for them, a folder never.
+#: Tasks whose heads may be chosen on plain text too, and the endings of their labelled files. A
+#: file with another ending is plain text for them; a folder is not.
 _LABELLED_FILES = {
     "classification": TABLES,
     "similarity": TABLES,
@@ -41,11 +44,12 @@ _LABELLED_FILES = {
 
 @dataclass(frozen=True)
 class TaskCalibration:
-    """The model and the calibration examples of a task on which scores are computed."""
+    """A model and a task made of calibration examples: heads are scored on them."""
 
     loaded: LoadedModel
     task: Task
-    means: Means | None = None  # What a gate of zero leaves behind, by site; None: nothing
+    #: The z that a head with a gate of zero leaves behind, by the layer's row; None: zeros.
+    means: Means | None = None
 
     @property
     def has_labels(self) -> bool:
@@ -55,8 +59,8 @@ class TaskCalibration:
     def batches(self, *, labels: bool, value_only: bool = False) -> Iterator[LossBatch]:
         """Pass over the examples once, always in the same order.
 
-        Without labels the loss is the distance to the full model; ``value_only`` is that of
-        :meth:`Task.loss_batches`.
+        The loss is that of the labels, or without ``labels`` the distance to the full model. With
+        ``value_only`` a batch's output has nothing that the task's value is not made of.
         """
         for batch in self.task.loss_batches(self.loaded, labels=labels, value_only=value_only):
             yield replace(batch, means=self.means)
@@ -69,14 +73,15 @@ class TaskCalibration:
 
 
 def chosen_stack(loaded: LoadedModel, stack: str | None, task: str) -> LoadedModel:
-    """Return the view of the stack to prune; by default all stacks that the task runs.
+    """Return the model with the stack to prune alone; by default all stacks that the task runs.
 
     Refuses a stack that the model does not have, or that the task does not run.
     """
     all_stacks = loaded.with_all_stacks
+    runs_encoder_only = all_stacks.encoder_decoder and task != "seq2seq"
     if stack is None:
-        stack = "all" if task == "seq2seq" or not all_stacks.encoder_decoder else "encoder"
-    if all_stacks.encoder_decoder and task != "seq2seq" and stack != "encoder":
+        stack = "encoder" if runs_encoder_only else "all"
+    if runs_encoder_only and stack != "encoder":
         raise InputError(
             f"The task {task} runs the encoder of {loaded.name} only; choose the stack encoder, or "
             "the task seq2seq with pairs of source and target."
@@ -85,27 +90,29 @@ def chosen_stack(loaded: LoadedModel, stack: str | None, task: str) -> LoadedMod
 
 
 def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
-    """Draw examples at random, in their order; a scored pair, or a question, counts as two.
+    """Draw at most ``limit`` texts at random, in the order that they have.
 
-    Queries are drawn with some of their documents, and what counts are texts.
-    The ``mlm`` task takes all of the text: its windows are limited instead.
+    An example is one text; a scored pair, or a question with its context, counts as two. Queries
+    are drawn with some of their documents. The ``mlm`` task takes all of the text: its windows are
+    limited instead.
     """
     if task in ("retrieval", "rerank"):
         return thinned(examples, limit, seed)
-    size = limit // 2 if task in ("similarity", "question-answering") else limit
-    if task == "mlm" or len(examples) <= size:
+    n_examples = limit // 2 if task in ("similarity", "question-answering") else limit
+    if task == "mlm" or len(examples) <= n_examples:
         return examples
-    return examples.pick(sorted(random.Random(seed).sample(range(len(examples)), max(2, size))))
+    drawn = random.Random(seed).sample(range(len(examples)), max(2, n_examples))
+    return examples.pick(sorted(drawn))
 
 
 def open_calibration(
     task: str, source: str | Path | Examples | None, needs_labels: Sequence[str]
 ) -> tuple[Examples, str]:
-    """Read calibration data; returns them and the task that they serve.
+    """Read calibration data; returns them and the name of the task that is made of them.
 
-    Plain text serves tasks of sentences without labels, as ``fidelity``; the methods that
-    ``needs_labels`` names then refuse. It does not serve ``seq2seq``: a decoder needs something to
-    read.
+    That is ``task`` itself, or ``fidelity`` where they are plain text without its labels; methods
+    that choose heads by labels, which ``needs_labels`` names, cannot use these. For ``seq2seq``
+    plain text does not do: a decoder needs something to read.
     """
     if task == "seq2seq" and source is None:
         raise InputError(
@@ -125,10 +132,8 @@ def open_calibration(
         return read_texts(source), "fidelity"
     try:
         return read_examples(task, source), task
-    except CorpusError as error:
-        if "at least two" in str(error):
-            raise CorpusError(f"calibration: {error}") from None
-        raise
+    except TooFewExamplesError as error:
+        raise TooFewExamplesError(f"calibration: {error}") from None
 
 
 def _is_plain_text(task: str, source: str | Path | None) -> bool:
@@ -144,37 +149,42 @@ def _is_plain_text(task: str, source: str | Path | None) -> bool:
 def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
     """Average the full model's z over the real queries of each layer.
 
-    Gives (n_heads, d_head), float64, by row of the site. Layers that share a module have one b_O,
-    so each has the mean of all of them.
+    Returns (n_heads, d_head), float64, by the layer's ``row``: its place among all measured layers.
+    Layers that share a module (ALBERT) have one b_O, into which a mean is added when heads go; so
+    each of them has the mean of all.
     """
-    # One kind of position is counted: the real queries of a stack.
-    batches_with_queries = (
-        (batch, {stack: [batch.queries_of(stack).bool()] for stack in loaded.stacks})
-        for batch in share(task.batches(loaded))
-    )
-    sums, counts = sums_of_z(loaded, batches_with_queries)
 
-    # Add up those of all processes: a tensor for each row of a site, the counts as the last one.
-    all_counts = torch.cat(list(counts.values()))
-    *sums_of_all, counts_of_all = summed("means of z", *sums.values(), all_counts)
+    def batches_with_queries() -> Iterator[tuple[Padded, dict[str, list[Tensor]]]]:
+        """Yield batches, with masks of the positions to sum over: one mask, the real queries."""
+        for batch in share(task.batches(loaded)):
+            yield batch, {stack: [batch.queries_of(stack).bool()] for stack in loaded.stacks}
+
+    # Sums (masks, n_heads, d_head) and counts (masks,) of this process, by row.
+    sums, counts = sums_of_z(loaded, batches_with_queries())
+
+    # Those of all processes: a tensor for each row, and the counts of all rows as the last one.
+    counts_by_row = torch.cat(list(counts.values()))
+    *total_sums, total_counts = summed("means of z", *sums.values(), counts_by_row)
     means = {}
-    for row, sum_of_kinds, count in zip(sums, sums_of_all, counts_of_all.tolist(), strict=True):
-        (sum_of_row,) = sum_of_kinds
-        means[row] = sum_of_row / max(count, 1)
-    for layers in shared_layers(loaded.sites):
-        mean = torch.stack([means[row] for row in layers]).mean(dim=0)
-        means.update(dict.fromkeys(layers, mean))
+    for row, sums_of_masks, count in zip(sums, total_sums, total_counts.tolist(), strict=True):
+        (sum_over_queries,) = sums_of_masks
+        means[row] = sum_over_queries / max(count, 1)
+    for rows in shared_layers(loaded.sites):
+        mean = torch.stack([means[row] for row in rows]).mean(dim=0)
+        for row in rows:
+            means[row] = mean
     return means
 
 
 class HeadByHead(Rerun):
-    """Runs a task on versions of a model that differ in one head, say.
+    """Runs a task on versions of a model that differ in one head or a few.
 
-    Layers before the change are not computed but played back. The outputs are those of
-    :meth:`Task.outputs`, metrics of written texts aside.
+    Layers before the change are not computed but played back (:class:`Rerun`). The outputs are
+    those of :meth:`Task.outputs`, without metrics of texts that the model writes.
     """
 
     def __init__(self, task: Task, loaded: LoadedModel) -> None:
+        # While layers are recorded nobody needs the outputs of a costly head.
         select = one_position if loaded.task_head in TOKEN_HEADS else None
         super().__init__(loaded, share(task.batches(loaded)), select)
         self._task = task

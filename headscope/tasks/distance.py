@@ -1,7 +1,11 @@
 """How far the outputs of a changed model are from those of the whole one, the reference.
 
 The reference runs once, when its outputs are first asked for (:meth:`Distance.embeddings`); what
-it gave is compared with any number of changed models.
+it gave is compared with any number of changed models by :meth:`Distance.measure`.
+
+There are three kinds of task heads. A head for whole rows makes (rows, classes); one for tokens
+makes (masked, classes), where *masked* are the positions that are to be predicted; one for spans
+makes (rows, pos, 2), where an answer begins and ends.
 """
 
 from __future__ import annotations
@@ -32,25 +36,28 @@ from headscope.tasks.positions import (
 
 
 class Distance:
-    """Cosine of embeddings, and distance of the head's outputs, to a reference model."""
+    """Cosine of embeddings, and distance of the head's outputs, to a reference model.
+
+    ``rows`` are the texts, as token ids, that the models are compared on.
+    """
 
     def __init__(self, rows: Sequence[Row], reference: LoadedModel) -> None:
         self.head = reference.task_head
         self.head_outputs = head_outputs(reference)
-        self.outputs_name = self.head_outputs.distance_name  # Name of the distance of outputs
+        self.outputs_name = self.head_outputs.distance_name  # Of the distance of outputs: "kl", say
         self._rows = rows
         self._reference = reference
         self._embeddings: Tensor | None = None
-        #: Per row: the logits (of classes, or of where an answer begins and ends), or the hidden
-        #: states at masked, target or tagged positions, from which the head makes its logits anew:
-        #: those of a language model are 80 times as large.
+        #: Of each row: the logits; with a head for tokens, the hidden states at masked positions
+        #: instead, from which the head makes the logits anew, as these are 80 times as large in a
+        #: language model.
         self._outputs: list[Tensor] = []
 
     def select(self, batch: Padded) -> Select | None:
-        """Return what a changed model's head reads; None of a head that reads whole rows.
+        """Return which states a changed model's head for tokens reads; None for other heads.
 
-        It reads the states at masks, and behind them those of the reference, so that one pass of
-        the head gives the logits of both.
+        It reads its own states at masked positions, and behind them those of the reference, so that
+        one pass of the head gives the logits of both.
         """
         if self.head not in TOKEN_HEADS:
             return None
@@ -58,7 +65,10 @@ class Distance:
         reference_states = torch.cat([self._outputs[i] for i in batch.index])
 
         def reference_logits() -> Tensor:
-            """Let the unpruned model's head read its states once more: (masked, classes)."""
+            """Let the reference's head read its states once more: (masked, classes).
+
+            Asked for where a head cannot read joined states, as in an exported graph.
+            """
             with torch.no_grad():
                 _, logits = self._reference.run(
                     *batch.inputs,
@@ -73,10 +83,11 @@ class Distance:
     def measure(
         self, batch: Padded, hidden: Tensor, logits: Tensor | None, *, spread: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Return ``cosine`` and, with a head, what :attr:`outputs_name` names: (batch,) each.
+        """Return the ``cosine`` of embeddings and, with a head, the distance of its outputs.
 
-        Both are differentiable. The distance of a language model's outputs is the mean over the
-        masks of a row; that of numbers is in units of their ``spread`` where that is given.
+        (batch,) each, by name (:attr:`outputs_name`), and differentiable. With a head for tokens
+        the distance is the mean over a row's masked positions. Where outputs are plain numbers it
+        is in units of their standard deviation ``spread``, if that is given.
         """
         embedding = self._reference.pooling.embed(hidden, batch.hidden_mask)
         reference_embedding = self.embeddings()[batch.index].to(embedding)
@@ -96,8 +107,9 @@ class Distance:
         stored = [self._outputs[i] for i in batch.index]
         if self.head == SPAN_HEAD:
             reference_logits = pad_sequence(stored, batch_first=True).to(logits)
-            reference = spans(reference_logits, batch.attention_mask)
+            reference = spans(reference_logits, batch.attention_mask)  # log-probabilities
             changed = spans(logits, batch.attention_mask)
+            # The mean of the KL of begins and of ends.
             return (reference.exp() * (reference - changed)).sum(dim=(1, 2)) / 2
         return self.head_outputs.distance(wide(torch.stack(stored)), wide(logits), spread)
 
@@ -108,9 +120,10 @@ class Distance:
 
     @cached_property
     def spread(self) -> Tensor | None:
-        """The unit of numbers where their change is added to another distance, (outputs,).
+        """Standard deviation of the reference model's outputs over the rows, (outputs,).
 
-        Their standard deviation over the rows, of the reference model; None for other outputs.
+        The unit of outputs that are plain numbers, where their change is added to another distance;
+        None for classes and labels.
         """
         if self.head_outputs is not HeadOutputs.NUMBERS or self.head != "classification":
             return None
@@ -122,7 +135,7 @@ class Distance:
         return bool((embeddings == embeddings[:1]).all())
 
     def embeddings(self) -> Tensor:
-        """Run the reference model, once; returns its embeddings (rows, d)."""
+        """Run the reference model if it has not run yet; return its embeddings (rows, d)."""
         if self._embeddings is not None:
             return self._embeddings
         loaded = self._reference
@@ -148,15 +161,16 @@ class Distance:
 
 
 def _split(batch: Padded, values: Tensor) -> Sequence[Tensor]:
-    """Split a head's outputs by the batch's rows: (rows, ...), or of masks (masked, ...).
+    """Split what a head makes of a batch, or reads, into what belongs to each row.
 
-    Of outputs at all positions, (rows, pos, ...), those at padding are left out.
+    ``values`` are (masked, ...) of a head for tokens, (rows, classes) of one for whole rows, and
+    (rows, pos, 2) of one for spans, of which those at padding are left out.
     """
-    by_rows = len(values) == len(batch.index) and not batch.masked.numel()
-    if by_rows and values.dim() < 3:
+    has_an_entry_a_row = len(values) == len(batch.index) and not batch.masked.numel()
+    if not has_an_entry_a_row:
+        masked_of_row = torch.bincount(batch.masked[0], minlength=len(batch.index))
+        return torch.split(values, masked_of_row.tolist())
+    if values.dim() < 3:
         return list(values)
-    if by_rows:
-        lengths = batch.attention_mask.sum(dim=1).tolist()
-        return [row[:length] for row, length in zip(values, lengths, strict=True)]
-    sizes = torch.bincount(batch.masked[0], minlength=len(batch.index))
-    return torch.split(values, sizes.tolist())
+    lengths = batch.attention_mask.sum(dim=1).tolist()
+    return [row[:length] for row, length in zip(values, lengths, strict=True)]

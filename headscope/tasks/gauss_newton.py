@@ -1,8 +1,14 @@
 r"""How a model's outputs move with the gates of its heads, sampled in one backward pass.
 
+``xi`` (n_units,) are the gates: factors of the outputs of heads, 1 in the unpruned model and 0
+where one is removed. A *unit* is what can be removed on its own: a head, or in ALBERT the same head
+of all layers.
+
 For the output ``e`` (d,) of one example and ``J = de/dxi`` (d, n_units), a random direction r with
 ``E[r r^T] = I`` gives a row ``J^T r`` whose outer product has the mean ``J^T J``: the Gauss-Newton
 matrix of the distance ``||e(xi) - e(1)||^2``, whose own first derivative vanishes at ``xi = 1``.
+
+:func:`sample` is that pass; the other functions are for labelled losses and for distances alone.
 """
 
 from __future__ import annotations
@@ -49,22 +55,23 @@ def sample(
     """Pass over the examples once and sum up derivatives of their outputs.
 
     They are taken at ``unit_gates`` (n_units,), ones by default. ``gradient`` and ``distance`` need
-    ``targets``. Each random direction costs one backward pass. Of several processes each takes its
-    share of the batches; the sums are those of all.
+    ``targets``; without them both are 0. Each random direction costs one backward pass. Of several
+    processes each takes its share of the batches; the sums are those of all.
     """
     n_units = len(units)
     matrix = torch.zeros(n_units, n_units, dtype=torch.float64)
     gradient = torch.zeros(n_units, dtype=torch.float64)
     squares = torch.zeros(n_units, dtype=torch.float64)
     distance = 0.0
-    count = 0.0
+    count = 0.0  # examples
     for index, batch in share(enumerate(batches)):
+        # Every batch has draws of its own, whichever process takes it.
         generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**64)
         gates = batch.gates("example")
         if unit_gates is not None:
             gates = units.expand(unit_gates.to(gates)).expand_as(gates).clone()
             gates.requires_grad_(True)
-        output = batch.embed(gates)
+        output = batch.embed(gates)  # (size, d)
         if targets is not None:
             gap = output.detach() - _full_output(batch, targets[index])
             gradient += _pull(output, gates, gap, units).sum(dim=0)
@@ -72,10 +79,11 @@ def sample(
         for _ in range(directions):
             drawn = torch.randn(output.shape, generator=generator, dtype=torch.float32)
             unit_directions = F.normalize(drawn, dim=-1).to(output)
-            rows = _pull(output, gates, unit_directions, units)
+            rows = _pull(output, gates, unit_directions, units)  # J^T r, (size, n_units)
             squares += (rows**2).sum(dim=0) / directions
-            # A unit direction has E[r r^T] = I / d.
-            matrix += rows.t() @ rows * (output.shape[-1] / directions)
+            # A unit direction has E[r r^T] = I / d, so the outer product is multiplied by d.
+            width = output.shape[-1]
+            matrix += rows.t() @ rows * (width / directions)
         count += batch.size
 
     numbers = torch.tensor([distance, count], dtype=torch.float64)
@@ -90,14 +98,14 @@ def sample(
 
 
 def _pull(output: Tensor, gates: Tensor, vectors: Tensor, units: Units) -> Tensor:
-    """Return J^T r of each example for its row r of ``vectors``: (size, n_units), float64."""
+    """Return J^T r of each example, (size, n_units); r is its row of ``vectors``, (size, d)."""
     (gradient,) = torch.autograd.grad(output, gates, vectors, retain_graph=True)
     return units.contract(exact(gradient)).cpu()
 
 
 def labelled_rows(batches: Iterator[LossBatch], units: Units) -> Tensor:
     """Return all examples' ``dL_i/dxi`` at the unpruned model: (examples, n_units), float64."""
-    rows = {}
+    rows = {}  # by number of the batch
     for index, batch in share(enumerate(batches)):
         gates = batch.gates("example")
         (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
@@ -113,7 +121,8 @@ def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:
     outputs: list[Tensor | None] = []
     for index, batch in enumerate(batches):
         output = None
-        if index % current().size == current().rank:
+        is_own_batch = index % current().size == current().rank  # as ``share`` deals them out
+        if is_own_batch:
             output = batch.full().detach()
             if output.shape[-1] > WIDEST:
                 output = None
@@ -131,9 +140,9 @@ def distance(
     total = 0.0
     count = 0
     for index, batch in share(enumerate(batches)):
-        ones = batch.gates("example").detach()
-        grid = units.expand(gates.to(ones)).expand_as(ones)
-        gap = batch.embed(grid).detach() - _full_output(batch, targets[index])
+        ones = batch.gates("example").detach()  # (size, n_layers, n_heads)
+        gates_of_heads = units.expand(gates.to(ones)).expand_as(ones)
+        gap = batch.embed(gates_of_heads).detach() - _full_output(batch, targets[index])
         squares = (widest(gap) ** 2).sum(dim=-1)
         total += float(squares.sum())
         count += len(squares)

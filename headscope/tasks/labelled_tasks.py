@@ -1,7 +1,7 @@
 """Tasks of labelled sentences and scored pairs.
 
-Classification; similarity by the cosine of two embeddings; and by the score that a cross-encoder
-gives two texts read together.
+Classification; similarity by the cosine of two embeddings; and similarity by the score that a
+cross-encoder gives two texts read together. :mod:`.base` says what the methods of a task are for.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class Classification(Task):
         return rows, len(rows), len(examples)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Keep the predicted class of each row."""
         return {"predicted": need_logits(logits).argmax(dim=-1)}
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        """Put the right class beside it; an example is one row."""
         return {**by_row, "label": self._labels}
 
     def degenerate(self, outputs: Outputs) -> str | None:
@@ -105,12 +107,12 @@ class Similarity(Task):
     identifying = "similarity"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
-        """Tokenise every different text once, and list the pairs of those that fit."""
+        """Tokenise every different text once, and list the pairs whose texts both fit."""
         texts = examples.texts
         rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}
-        pairs = []
-        gold = []
+        pairs = []  # the rows of both texts
+        gold = []  # scores
         scored = zip(examples.first, examples.second or (), examples.scores or (), strict=True)
         for first, second, score in scored:
             if first in row_of and second in row_of:
@@ -129,10 +131,12 @@ class Similarity(Task):
         return [(self.rows[first], self.rows[second]) for first, second in self._pairs.tolist()]
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Keep the unit embedding of each row."""
         embedding = self.pooling.embed(hidden, batch.attention_mask)
         return {"embedding": F.normalize(embedding.float(), dim=-1)}
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        """Take the cosine of each pair's two embeddings."""
         embeddings = by_row["embedding"].astype(float)
         first = embeddings[self._pairs[:, 0]]
         second = embeddings[self._pairs[:, 1]]
@@ -153,7 +157,10 @@ class Similarity(Task):
     def _loss_of_sets(
         self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        """Return (cosine - gold)^2 of each pair; a perfect pair's gold cosine is 1."""
+        """Return (cosine - gold)^2 of each pair; a perfect pair's gold cosine is 1.
+
+        The batch has the first texts of all pairs, then the second ones.
+        """
         first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
         largest = float(np.abs(self._gold).max())
         gold = torch.as_tensor(self._gold[sets] / largest).to(first)
@@ -198,7 +205,8 @@ class PairScores(Task):
         return "gives every pair the same score, so its correlation is set to 0"
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        scores = wide(need_logits(logits))
+        """Return the squared difference of score and gold score, both in standard units."""
+        scores = wide(need_logits(logits))  # (rows, 1)
         full_scores = wide(self.distance.logits())
         gold = torch.as_tensor(self._gold).to(full_scores)[:, None]
         standard_gold = (gold - gold.mean()) / spread_of(gold)

@@ -1,4 +1,8 @@
-"""Examples whose loss can be differentiated by the gates of heads."""
+"""Examples whose loss can be differentiated by the gates of heads.
+
+A *gate* is a factor of a head's output: 1 in the model as it is, 0 for a removed head. An example
+is made of one or more *rows*, sequences of tokens that the model reads (a pair has two).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
 from headscope.models.surgery.output_maps import original_outputs
 
-#: From a batch's hidden states and logits to a loss (size,) or an embedding (size, d).
+#: From a batch's hidden states and logits to a loss (size,) or an output e (size, d), where size is
+#: the number of examples.
 Read = Callable[[Padded, Tensor, Tensor | None], Tensor]
 
 
@@ -24,19 +29,20 @@ Read = Callable[[Padded, Tensor, Tensor | None], Tensor]
 class LossBatch:
     """Some examples whose loss can be differentiated by the gates of heads.
 
+    :meth:`gates` makes gates of one, and :meth:`loss` and :meth:`embed` run the model with them.
     With gates ``(size, n_layers, n_heads)`` the gradient of ``loss(gates).sum()`` holds every
-    example's own derivative d loss_i / d xi. With gates ``(rows, n_layers, n_heads, pos)`` it is
-    z . dL/dz of every query; ``pos`` is the length of the longest sequence that any stack reads.
+    example's own derivative, d loss_i / d gates. With gates ``(rows, n_layers, n_heads, pos)`` it
+    is z . dL/dz of every query; ``pos`` is the length of the longest sequence that any stack reads.
     """
 
     loaded: LoadedModel
     batch: Padded
-    owner: Tensor  # (rows,): which example each row belongs to
-    read_loss: Read  # From what the model returns to a loss
-    read_embed: Read  # The same to an output e
-    select_loss: Select | None = None  # Which positions the head reads for the loss
-    select_embed: Select | None = None  # The same for the embedding
-    means: Means | None = None  # What a gate of zero leaves behind; zeros unless given
+    owner: Tensor  # (rows,): the example that each row belongs to, such as 0, 1, 0, 1
+    read_loss: Read  # Makes the loss of what the model returns
+    read_embed: Read  # Makes the output e of what the model returns
+    select_loss: Select | None = None  # Which positions the task head reads for the loss; None: all
+    select_embed: Select | None = None  # Which positions it reads for e; None: all
+    means: Means | None = None  # The z that a gate of zero leaves behind, by layer; None: zeros
 
     @property
     def size(self) -> int:
@@ -50,9 +56,10 @@ class LossBatch:
         The queries of decoder and cross-attention are target positions, those of the encoder are
         source positions.
         """
-        masks = [self.batch.queries_of(site.stack) for site in self.loaded.sites]
+        masks = [self.batch.queries_of(site.stack) for site in self.loaded.sites]  # (rows, pos)
         longest = max(mask.shape[1] for mask in masks)
-        return torch.stack([F.pad(mask, (0, longest - mask.shape[1])) for mask in masks], dim=1)
+        padded_masks = [F.pad(mask, (0, longest - mask.shape[1])) for mask in masks]
+        return torch.stack(padded_masks, dim=1)
 
     def gates(self, kind: str = "example") -> Tensor:
         """Return gates of one to differentiate by.
@@ -71,7 +78,7 @@ class LossBatch:
         return self._read(gates, self.read_loss, self.select_loss)
 
     def embed(self, gates: Tensor) -> Tensor:
-        """Return each example's output e, (size, d): what label-free derivatives are taken of."""
+        """Return each example's output e, (size, d); its distance to the full model's is a loss."""
         return self._read(gates, self.read_embed, self.select_embed)
 
     def full(self) -> Tensor:
@@ -81,6 +88,7 @@ class LossBatch:
 
     def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
         """Run the model with gates, and turn what it returns into a loss or an output."""
+        # Gates of examples (3 axes) are handed to the rows of each example; others as they are.
         row_gates = gates[self.owner] if gates.dim() == 3 else gates
         batch = self.batch
         # Without gradients to record, the faster products are used.
@@ -91,7 +99,10 @@ class LossBatch:
 
 
 class RowSet:
-    """Rows that are compared with each other, as one item for batching; its length is padded."""
+    """Rows that are compared with each other, as one item for batching.
+
+    Its length is its number of tokens in a batch: 2 rows of 5 and 7 tokens are padded to 14.
+    """
 
     def __init__(self, index: int, rows: Sequence[Row]) -> None:
         self.index = index
@@ -102,6 +113,9 @@ class RowSet:
 
 
 def tokens_with_gradients(loaded: LoadedModel) -> int:
-    """Return the tokens of a batch whose graph, some ten states of every layer, is held."""
+    """Return how many tokens a batch may have where its gradients are taken.
+
+    For these some ten states of every layer are held, so batches of a large model are smaller.
+    """
     n_weights = sum(weight.numel() for weight in loaded.model.parameters())
     return BATCH_TOKENS // 4 if n_weights > LARGE else BATCH_TOKENS

@@ -38,8 +38,9 @@ _CLASSES: tuple[type[Task], ...] = (
     QuestionAnswering,
     Seq2Seq,
 )
-#: Every task by name.
+#: The class of every task, by the task's name.
 TASKS = {kind.name: kind for kind in _CLASSES}
+#: What reads the file of a task with labels; the others read plain text.
 _READERS: dict[str, Callable[[str | Path], Examples]] = {
     "classification": read_labelled,
     "similarity": read_pairs,
@@ -56,8 +57,9 @@ def read_examples(
 ) -> Examples:
     """Read what a task is measured on; no model is needed yet.
 
-    With a limit examples are chosen at random (files are often sorted); of ``mlm``, which reads
-    windows of running text, :func:`make_task` takes the first windows.
+    ``path`` is a file, or the examples themselves; None is the built-in sample, for tasks of plain
+    text. With a limit examples are chosen at random (files are often sorted); of ``mlm``, which
+    reads windows of running text, :func:`make_task` takes the first windows.
     """
     _check_name(name)
     check_two(limit)
@@ -91,8 +93,13 @@ def make_task(
 
 
 def task_class(name: str, loaded: LoadedModel) -> type[Task]:
-    """Return what a model does as the task of this name: a cross-encoder reads pairs at once."""
-    return PairScores if name == "similarity" and gives_one_score(loaded) else TASKS[name]
+    """Return the class of a task for a model.
+
+    A cross-encoder, which reads both texts at once, has a class of its own for ``similarity``.
+    """
+    if name == "similarity" and gives_one_score(loaded):
+        return PairScores
+    return TASKS[name]
 
 
 def check_task(name: str, loaded: LoadedModel) -> None:
@@ -101,7 +108,7 @@ def check_task(name: str, loaded: LoadedModel) -> None:
     if loaded.tokenizer is None:
         raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
     if name == "seq2seq":
-        ends_of(loaded)  # an encoder has no targets, whatever head it has
+        ends_of(loaded)  # raises where there is no decoder, whatever head the model has
     head = TASKS[name].head
     if head is not None and loaded.task_head != head:
         held = type(loaded.network).__name__

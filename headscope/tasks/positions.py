@@ -1,4 +1,12 @@
-"""Which positions a task's head reads, and what it makes of them."""
+"""Which positions a task's head reads, and what it makes of them.
+
+A batch of rows is a :class:`Padded`. ``batch.masked`` (2, predicted) has the row and the position
+of every token that is to be predicted: masked tokens, words that get a tag, or targets of a
+decoder. With [[0, 0, 1], [2, 5, 3]] these are tokens 2 and 5 of row 0, and token 3 of row 1.
+
+A *select* function takes hidden states (batch, pos, d_model) and returns those that the head is to
+read, in the same form; a language model's head is costly, so it reads only what is needed.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +18,9 @@ from headscope.data.token_rows import Padded
 from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
 
-#: Task heads that make a token, or a tag, at each position that a batch asks for.
+#: Task heads that predict a token, or a tag, at each position in ``batch.masked``.
 TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
-#: The task head that says where an answer begins and ends: it chooses one of all positions.
+#: The task head that says where an answer begins and where it ends, each one of all positions.
 SPAN_HEAD = "question-answering"
 
 
@@ -24,30 +32,37 @@ def need_logits(logits: Tensor | None) -> Tensor:
 
 
 def one_position(hidden: Tensor) -> Tensor:
-    """Select one position for the head, where its outputs are not needed."""
+    """Select a single position, where the head's outputs are not needed: (1, 1, d_model)."""
     return hidden[:1, :1]
 
 
 def at_masks(batch: Padded, hidden: Tensor) -> Tensor:
-    """Pick the states at masked (or target) positions, row by row: (masked, d_model)."""
-    return hidden[batch.masked[0], batch.masked[1]]
+    """Pick the states at masked (or target) positions, row by row: (predicted, d_model)."""
+    rows, positions = batch.masked
+    return hidden[rows, positions]
 
 
 def mean_by_row(batch: Padded, values: Tensor) -> Tensor:
-    """Average one value per masked position over each row's positions: (batch,)."""
-    size = len(batch.index)
-    total = values.new_zeros(size).index_add(0, batch.masked[0], values)
-    return total / torch.bincount(batch.masked[0], minlength=size).clamp(min=1)
+    """Average values of masked positions over each row's positions: (predicted,) -> (batch,)."""
+    n_rows = len(batch.index)
+    rows, _ = batch.masked
+    total = values.new_zeros(n_rows).index_add(0, rows, values)
+    count = torch.bincount(rows, minlength=n_rows)
+    return total / count.clamp(min=1)
 
 
 def select_masks(batch: Padded) -> Select | None:
-    """Let the head of a language model see masked (or target) positions only."""
+    """Return what selects masked (or target) positions; None where the batch has none."""
     if not batch.masked.numel():
         return None
     return lambda hidden: at_masks(batch, hidden)[None]
 
 
 def spans(logits: Tensor, mask: Tensor) -> Tensor:
-    """Return log-probabilities of an answer's begin and end, (batch, pos, 2); 0 at padding."""
+    """Return log-probabilities of an answer's begin and end, (batch, pos, 2); 0 at padding.
+
+    ``mask`` (batch, pos) is 1 for tokens.
+    """
     padding = ~mask.bool()[..., None]
-    return wide(logits).masked_fill(padding, -torch.inf).log_softmax(dim=1).masked_fill(padding, 0)
+    scores = wide(logits).masked_fill(padding, -torch.inf)
+    return scores.log_softmax(dim=1).masked_fill(padding, 0)

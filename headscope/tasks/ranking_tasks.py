@@ -1,9 +1,13 @@
 r"""Tasks of queries and documents: retrieval by embeddings, and reranking by a cross-encoder.
 
+First the two tasks (:mod:`.base` says what the methods of a task are for), then how a ranking is
+measured. ``relevance`` has, for each query, the grade of every document that was judged.
+
 Documents are ordered by falling score. nDCG and recall are means over all orders of tied documents,
 so that the order of a file does not matter (McSherry & Najork 2008, ECIR); where one order is
-needed, tied documents keep theirs. Scores are compared on a grid of 16 EPS of the largest one:
-those of equal texts differ by rounding alone, and so may differ from one processor to the next.
+needed, tied documents keep theirs. Scores are rounded to a grid of 16 EPS (of float32) of the
+largest one before they are compared: those of equal texts differ by rounding alone, in another way
+on another processor.
 
 References
 ----------
@@ -37,9 +41,8 @@ from headscope.tasks.positions import TOKEN_HEADS, need_logits, one_position
 from headscope.tasks.text_rows import notes_of, tokenised
 
 TOP = 10  # Documents of a ranking that count.
-#: What cosines are multiplied by in the loss of retrieval, and irrelevant documents of a query.
-_SCALE = 20.0
-_NEGATIVES = 4
+_SCALE = 20.0  # Factor of cosines in the loss of retrieval.
+_NEGATIVES = 4  # Irrelevant documents that are drawn for each query in that loss.
 _MOST_SCORES = 1 << 22  # Scores of queries and documents that are held at a time: 32 MiB.
 
 
@@ -68,18 +71,20 @@ class Retrieval(Task):
         texts = list(dict.fromkeys((*examples.first, *examples.documents)))
         rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
         row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}
+
+        # Documents that fit, then queries that fit and have a relevant one among these.
         documents = [i for i, text in enumerate(examples.documents) if text in row_of]
         n_longer = len(examples.documents) - len(documents)
         fitting_examples = examples.with_documents(documents)
-        queries = [
-            i
-            for i, text in enumerate(fitting_examples.first)
-            if text in row_of and fitting_examples.can_be_ranked(i, fewest=0)
-        ]
+        queries: list[int] = []
+        for i, text in enumerate(fitting_examples.first):
+            if text in row_of and fitting_examples.can_be_ranked(i, fewest=0):
+                queries.append(i)
         fitting_examples = fitting_examples.pick(queries)
         self.notes = (*examples.notes, *notes_of(loaded, rows), *_longer(n_longer, len(texts)))
         self.relevance: Sequence[Mapping[int, float]] = fitting_examples.relevance or ()
-        self._names = fitting_examples.ids or fitting_examples.first
+        self._names = fitting_examples.ids or fitting_examples.first  # of the queries
+        # The rows of all queries, and of all documents.
         self._queries = np.array([row_of[text] for text in fitting_examples.first])
         self._documents = np.array([row_of[text] for text in fitting_examples.documents])
         n_measured = len(queries) if len(documents) > 1 else 0
@@ -111,21 +116,23 @@ class Retrieval(Task):
         return {"embedding": self._unit(batch, hidden).float()}
 
     def _unit(self, batch: Padded, hidden: Tensor) -> Tensor:
+        """Return the unit embedding of each row."""
         return F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
         """Rank all documents for each query, some queries at a time."""
-        first: list[Array] = []
+        tops: list[Array] = []  # the first documents of some queries, (queries, 10)
         ndcg: list[float] = []
         recall: list[float] = []
         for scores in self._scores(by_row["embedding"]):
-            first.append(first_documents(scores))
-            relevance = self.relevance[len(ndcg) : len(ndcg) + len(scores)]
+            tops.append(first_documents(scores))
+            n_done = len(ndcg)
+            relevance = self.relevance[n_done : n_done + len(scores)]
             for scores_of_query, grades in zip(scores, relevance, strict=True):
                 gain, share = ndcg_and_recall(scores_of_query, grades)
                 ndcg.append(gain)
                 recall.append(share)
-        top = np.concatenate(first)
+        top = np.concatenate(tops)
         has_changed = (np.sort(top) != np.sort(self._full_top)).any(axis=1)
         return {
             "ndcg": np.array(ndcg),
@@ -149,17 +156,17 @@ class Retrieval(Task):
         queries = embedding[self._queries].astype(float)
         documents = embedding[self._documents].astype(float)
         n_queries = max(1, _MOST_SCORES // len(documents))
-        for i in range(0, len(queries), n_queries):
-            yield on_grid(queries[i : i + n_queries] @ documents.T, 1.0)
+        for start in range(0, len(queries), n_queries):
+            cosines = queries[start : start + n_queries] @ documents.T
+            yield on_grid(cosines, largest=1.0)
 
     def _sets(self) -> Iterator[list[Row]]:
-        """Yield rows of a query, its best document and others that are not relevant."""
+        """Yield the rows of each query: its own, its best document's, and irrelevant documents'."""
+        all_documents = range(len(self._documents))
         for i, (query, grades) in enumerate(zip(self._queries, self.relevance, strict=True)):
             rng = random.Random(self._seed * 1_000_003 + i)
-            best = max(sorted(grades), key=lambda index: grades[index])
-            irrelevant = [
-                index for index in range(len(self._documents)) if grades.get(index, 0.0) <= 0
-            ]
+            best = max(sorted(grades), key=lambda document: grades[document])
+            irrelevant = [document for document in all_documents if grades.get(document, 0.0) <= 0]
             drawn = rng.sample(irrelevant, min(_NEGATIVES, len(irrelevant)))
             documents = self._documents[[best, *drawn]]
             yield [self.rows[row] for row in (query, *documents)]
@@ -167,6 +174,8 @@ class Retrieval(Task):
     def _loss_of_sets(
         self, sets: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
+        """Return the cross-entropy of each query's best document, which comes first."""
+        # The batch has all queries, then all best documents, then all first irrelevant ones, ...
         query, *documents = torch.split(self._unit(batch, hidden), len(sets))
         scores = torch.stack([(query * document).sum(dim=-1) for document in documents], dim=-1)
         return -(_SCALE * wide(scores)).log_softmax(dim=-1)[:, 0]
@@ -195,11 +204,11 @@ class Rerank(Task):
                 f"The head of {loaded.name} has {classes} outputs; the task rerank needs a "
                 "cross-encoder, whose head has one: the score of a query with a document."
             )
-        # Keep the queries whose documents have an order, and a relevant one where that is known.
+        # Keep the queries with two documents or more, one of them relevant where that is known.
         graded_rows, n_longer, n_pairs = _graded_rows(loaded, examples)
         self.has_labels = examples.relevance is not None
-        self._rows_of_query: list[Array] = []
-        self._texts: list[str] = []
+        self._rows_of_query: list[Array] = []  # indices of the rows of each query
+        self._texts: list[str] = []  # the queries
         rows: list[Row] = []
         grades: list[float] = []
         for query, graded in graded_rows.items():
@@ -244,7 +253,7 @@ class Rerank(Task):
         """Compare the order of each query's documents with the full model's and with the grades."""
         scores = on_grid(by_row["score"].astype(float))
         tau = []
-        ordered = []
+        ordered = []  # whether a query's documents have any order at all
         ndcg = []
         for rows in self._rows_of_query:
             tau.append(order_kept(self._full_scores[rows], scores[rows]))
@@ -264,6 +273,7 @@ class Rerank(Task):
         return on_grid(numpy(self.distance.logits()[:, 0].float()).astype(float))
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the binary cross-entropy of each row's logit with its grade, 0 to 1."""
         scores = wide(need_logits(logits)[:, 0])
         share_of_best = self._grades[batch.index].clip(min=0.0) / self._grades.max()
         gold = torch.as_tensor(share_of_best, device=scores.device).to(scores.dtype)
@@ -277,9 +287,10 @@ class Rerank(Task):
 def _graded_rows(
     loaded: LoadedModel, examples: Examples
 ) -> tuple[dict[int, list[tuple[Row, float]]], int, int]:
-    """Tokenise each query with its documents: its rows that fit, each with the document's grade.
+    """Tokenise each query with each of its documents, as one row.
 
-    Also returns how many pairs are too long, and how many there are.
+    Returns, by the number of the query, the rows that fit, each with the grade of its document;
+    then how many rows are too long, and how many there are.
     """
     pairs = []
     for query, documents in enumerate(examples.candidates or ()):
@@ -316,7 +327,7 @@ def _longer(n_longer: int, n_texts: int) -> tuple[str, ...]:
 
 
 def on_grid(scores: Array, largest: float | None = None) -> Array:
-    """Round scores to whole steps of 16 EPS of the largest one (int64)."""
+    """Round scores to whole steps of 16 EPS of the largest one, and return their number (int64)."""
     size = float(np.abs(scores).max(initial=0.0)) if largest is None else largest
     if size == 0.0 or not np.isfinite(size):
         return np.zeros(scores.shape, dtype=np.int64)
@@ -325,13 +336,14 @@ def on_grid(scores: Array, largest: float | None = None) -> Array:
 
 
 def first_documents(scores: Array, k: int = TOP) -> Array:
-    """Return the first ``k`` documents of every query, ties in their order.
+    """Return the first ``k`` documents of every query, tied ones in their order: (queries, k).
 
-    ``scores`` (queries, documents) come from :func:`on_grid`; gives (queries, k), -1 where there
-    are fewer documents.
+    ``scores`` (queries, documents) come from :func:`on_grid`. Where there are fewer documents, rows
+    end in -1, which is no document's number.
     """
     first = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return np.pad(first, ((0, 0), (0, k - first.shape[1])), constant_values=-1)
+    n_missing = k - first.shape[1]
+    return np.pad(first, ((0, 0), (0, n_missing)), constant_values=-1)
 
 
 def ndcg_and_recall(
@@ -350,12 +362,13 @@ def ndcg_and_recall(
         return 0.0, 0.0
     gains = np.array(list(relevant.values()))
 
-    # A relevant document and those tied with it hold the ranks from n_above to n_not_below.
+    # A relevant document and those tied with it hold the ranks from n_above to n_not_below - 1,
+    # counted from 0: scores 9, 7, 7, 3 -> a document with 7 has rank 1 or 2.
     relevant_scores = scores[list(relevant)][:, None]
     n_above = (scores > relevant_scores).sum(axis=1)
     n_not_below = (scores >= relevant_scores).sum(axis=1)
 
-    # What the document counts is the mean over these ranks, of which only the first k count.
+    # Its discount is the mean over these ranks; only the first k of all ranks count.
     discounts = 1.0 / np.log2(np.arange(2, k + 2))
     discount = _mean_over_ranks(discounts, n_above, n_not_below)
     among_first = _mean_over_ranks(np.ones(k), n_above, n_not_below)
@@ -365,8 +378,11 @@ def ndcg_and_recall(
 
 
 def _mean_over_ranks(worth: Array, start: Array, stop: Array) -> Array:
-    """Average the worth of ranks ``start`` to ``stop - 1``; ranks behind the last have none."""
-    total = np.pad(np.cumsum(worth), (1, 0))
+    """Average ``worth`` over the ranks ``start`` to ``stop - 1``; further ranks are worth 0.
+
+    worth [4, 2], start [0, 1], stop [2, 3] -> [3, 1].
+    """
+    total = np.pad(np.cumsum(worth), (1, 0))  # total[i] is the sum of the first i
     last = len(worth)
     sums = total[np.minimum(stop, last)] - total[np.minimum(start, last)]
     return np.asarray(sums / (stop - start))
@@ -375,9 +391,9 @@ def _mean_over_ranks(worth: Array, start: Array, stop: Array) -> Array:
 def order_kept(reference: Array, other: Array) -> float:
     """Return Kendall's tau of two lists of scores of the same documents, (documents,) of int64.
 
-    The mean of sign(a_i - a_j) sign(b_i - b_j) over the pairs that ``reference`` does not tie: 1
-    for the same order, -1 for the reverse, and a pair that only ``other`` ties counts 0. 1 where
-    ``reference`` ties everything: there is no order that could be lost.
+    It is the mean of sign(a_i - a_j) sign(b_i - b_j) over the pairs that ``reference`` does not
+    tie: 1 for the same order, -1 for the reverse; a pair that only ``other`` ties counts 0. It is 1
+    where ``reference`` ties everything: there is no order that could be lost.
     """
     reference_order = np.sign(reference[:, None] - reference[None, :])
     other_order = np.sign(other[:, None] - other[None, :])

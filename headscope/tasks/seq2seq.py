@@ -1,8 +1,9 @@
 r"""Seq2seq: does an encoder-decoder model write the target that belongs to a source?
 
-Corpus BLEU is made of what each sentence adds to it, so that resamples need no text: the words of
-the hypothesis (h in all) and of the reference (r), and for n = 1 to 4 the n-grams that match and
-those that there are::
+Corpus BLEU compares what a model writes (the hypotheses) with the targets (the references). It is
+made of ten counts that each sentence adds to, so that resamples need no text: the words of the
+hypothesis (h in all) and of the reference (r), and for n = 1 to 4 the n-grams of the hypothesis
+that match the reference, and how many n-grams the hypothesis has::
 
     BLEU = 100 * min(1, exp(1 - r / h)) * (p_1 p_2 p_3 p_4)^(1/4)        p_n = match_n / total_n
 
@@ -43,10 +44,10 @@ from headscope.tasks.positions import one_position
 _DECODED_TOGETHER = 4096
 
 COUNTS = "bleu_counts"  # Name of the ten counts of each sentence among a model's outputs.
-_ORDER = 4  # Longest n-grams.
-#: sacreBLEU's tokenizers: at spaces and punctuation, and every character for a word.
-WORDS = "13a"
-CHARACTERS = "char"
+_ORDER = 4  # BLEU counts n-grams of 1 to 4 words.
+# Two tokenizers of sacreBLEU:
+WORDS = "13a"  # cuts at spaces and punctuation
+CHARACTERS = "char"  # takes every character for a word
 
 
 class Seq2Seq(TokenTask):
@@ -122,7 +123,7 @@ class Seq2Seq(TokenTask):
 
     def decode(self, loaded: LoadedModel, gates: Tensor | None = None) -> list[str]:
         """Return what a model writes greedily for each source, without white space around it."""
-        texts: dict[int, Array] = {}  # Of each row, as bytes
+        texts: dict[int, Array] = {}  # by row, as bytes: processes exchange arrays
         # A good model is never cut short, and one that has lost its end token is stopped.
         limit = min(loaded.max_length, 2 * self._longest + 10)
         with gated(loaded, gates):
@@ -153,6 +154,7 @@ class Seq2Seq(TokenTask):
         return super().degenerate(outputs)
 
     def _select_embed(self, batch: Padded) -> Select | None:
+        """Spare the head, whose outputs are not needed for :meth:`_embed`."""
         return one_position
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -163,9 +165,11 @@ class Seq2Seq(TokenTask):
         states, so that they choose heads as well as log-probabilities do, and they are far smaller.
         Every row has room for the longest target, so that all embeddings are of one size.
         """
-        real = batch.hidden_mask.to(wide(hidden).dtype)
-        states = wide(hidden) * (real / real.sum(dim=1, keepdim=True).sqrt())[..., None]
-        return F.pad(states, (0, 0, 0, self._longest - states.shape[1])).flatten(1)
+        real = batch.hidden_mask.to(wide(hidden).dtype)  # (rows, pos)
+        factors = real / real.sum(dim=1, keepdim=True).sqrt()
+        states = wide(hidden) * factors[..., None]  # (rows, pos, d_model)
+        n_missing = self._longest - states.shape[1]
+        return F.pad(states, (0, 0, 0, n_missing)).flatten(1)
 
 
 def decode_greedily(
@@ -179,8 +183,9 @@ def decode_greedily(
 ) -> list[list[int]]:
     """Let an encoder-decoder model write, token by token, with cached keys and values.
 
-    The checkpoint's other settings of generation hold (forced first and last tokens, suppressed
-    tokens, penalties), but not its beams, sampling and lengths.
+    Returns the token ids of each row between the start token and the end token. The checkpoint's
+    other settings of generation hold (forced first and last tokens, suppressed tokens, penalties),
+    but not its beams, sampling and lengths.
     """
     settings = copy.deepcopy(network.generation_config)
     # A setting that is None would be filled from the checkpoint again.
@@ -210,24 +215,33 @@ def decode_greedily(
         )
     eos = settings.eos_token_id
     stop_tokens = {eos} if isinstance(eos, int) else set(eos)
-    # The first token is the start token.
-    return [
-        list(takewhile(lambda token: token not in stop_tokens, row[1:])) for row in written.tolist()
-    ]
+    texts = []
+    for _, *tokens in written.tolist():  # the first one is the start token
+        texts.append(list(takewhile(lambda token: token not in stop_tokens, tokens)))
+    return texts
 
 
 def bleu_unit(references: Sequence[str]) -> str | None:
-    """Choose the tokenizer of BLEU that suits texts as long as these."""
-    if sum(len(text.split()) for text in references) >= _ORDER * len(references):
+    """Choose the tokenizer of BLEU: texts need four words each on average, or four letters.
+
+    None where they have fewer letters.
+    """
+    fewest = _ORDER * len(references)
+    n_words = sum(len(text.split()) for text in references)
+    n_letters = sum(len("".join(text.split())) for text in references)
+    if n_words >= fewest:
         return WORDS
-    letters = sum(len("".join(text.split())) for text in references)
-    return CHARACTERS if letters >= _ORDER * len(references) else None
+    return CHARACTERS if n_letters >= fewest else None
 
 
 def bleu_counts(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = WORDS
 ) -> Array:
-    """Count what BLEU is made of, sentence by sentence."""
+    """Count what BLEU is made of, sentence by sentence: (sentences, 10).
+
+    Of each: the words of the hypothesis and of the reference, the n-grams of 1 to 4 words that
+    match, and the n-grams of 1 to 4 words that the hypothesis has.
+    """
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenize)
@@ -239,14 +253,18 @@ def bleu_counts(
 
 
 def bleu(outputs: Outputs, counts: Array) -> Array:
-    """Return corpus BLEU, 0 to 100, of every resample; 0 where no hypothesis has four words."""
-    sums = counts @ outputs[COUNTS]
+    """Return corpus BLEU, 0 to 100, of every resample; 0 where no hypothesis has four words.
+
+    ``counts`` (resamples, sentences) says how often each sentence is drawn.
+    """
+    sums = counts @ outputs[COUNTS]  # (resamples, 10), as :func:`bleu_counts` orders them
     n_written = sums[:, 0]
     n_reference = sums[:, 1]
     match = sums[:, 2 : 2 + _ORDER]
     total = sums[:, 2 + _ORDER :]
+    # The k-th order without a match counts as 1 / 2^k of one: match [5, 0, 2, 0] -> 5, 1/2, 2, 1/4.
     halvings = np.cumsum(match == 0, axis=1)
     smoothed = np.where(match > 0, match, 0.5**halvings) / np.maximum(total, 1.0)
-    brevity = np.minimum(0.0, 1.0 - n_reference / np.maximum(n_written, 1e-300))
-    score = 100.0 * np.exp(brevity + np.log(smoothed).mean(axis=1))
+    log_brevity = np.minimum(0.0, 1.0 - n_reference / np.maximum(n_written, 1e-300))
+    score = 100.0 * np.exp(log_brevity + np.log(smoothed).mean(axis=1))
     return np.where(match.any(axis=1) & total.all(axis=1), score, 0.0)

@@ -1,4 +1,8 @@
-"""The task of tagging words: is each word's tag right, or each entity that the tags mark?"""
+"""The task of tagging words: is each word's tag right, or each entity that the tags mark?
+
+A word may be cut into several tokens (*pieces*); its tag is read at the first one. These positions
+are ``batch.masked`` of a batch, and ``batch.gold`` has their right tags.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from headscope.stats.metrics import (
 from headscope.tasks.base import Taken, TokenTask, numbered, order_doubt
 from headscope.tasks.positions import need_logits
 
-#: Entities of each sentence that are predicted and right, predicted, and right.
+#: Names of three counts of each sentence's entities: predicted and right; predicted; right.
 _ENTITIES = ("entities_hit", "entities_predicted", "entities_right")
 
 
@@ -46,7 +50,8 @@ class TokenClassification(TokenTask):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         """Read the tags as the model's labels, and find each word's first piece."""
-        names = {int(number): str(name) for number, name in loaded.network.config.id2label.items()}
+        id2label = loaded.network.config.id2label
+        names = {int(number): str(name) for number, name in id2label.items()}
         examples, self._scheme = in_labels_of(examples, names, loaded.name)
         gold = tag_ids(examples, names, loaded.name)
         sentences = [Sentence(words) for words in examples.words or ()]
@@ -98,7 +103,10 @@ class TokenClassification(TokenTask):
 
 
 def _tag_counts(batch: Padded, tags: Tensor, n_tags: int) -> Tensor:
-    """Count how often each tag occurs among those of a row's words: (rows, tags)."""
+    """Count how often each tag occurs in each row: (rows, n_tags).
+
+    ``tags`` (words,) are those of all words of the batch, row by row.
+    """
     rows = batch.masked[0]
     counts = torch.zeros(len(batch.index), n_tags, device=tags.device)
     ones = torch.ones_like(tags, dtype=counts.dtype)
@@ -106,7 +114,11 @@ def _tag_counts(batch: Padded, tags: Tensor, n_tags: int) -> Tensor:
 
 
 def _row(index: int, sentence: EncodedSentence | None, gold: Sequence[int]) -> Row | None:
-    """Ask for the tag of each word that has a piece, at its first one."""
+    """Make the row of a sentence, which asks for the tag of each word at its first piece.
+
+    ``gold`` has the tag of every word, also of those of which the tokenizer makes no piece. None
+    for a sentence that is not read.
+    """
     if sentence is None:
         return None
     words = range(len(gold))
@@ -127,9 +139,9 @@ def _count_empty(
     sentences: Sequence[Sentence],
     encoded: Sequence[EncodedSentence | None],
 ) -> int:
-    """Count the sentences of which the tokenizer makes nothing.
+    """Count the sentences of which the tokenizer makes no token but special ones.
 
-    What is not encoded is one of these, or longer than the model's limit.
+    A sentence that is not encoded, None in ``encoded``, is one of these or too long for the model.
     """
     not_encoded = [
         sentence.text

@@ -1,4 +1,4 @@
-"""Texts as rows for a task, and what is to be said of how they are read."""
+"""Texts as rows (sequences of token ids) for a task, and notes on how they are read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from headscope.data.token_rows import Row, encode_rows, mask_row
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import numbered
 
-#: Heads that a model was trained for, and that tasks of embeddings leave unread.
+#: Heads of a model that tasks of embeddings do not use.
 _UNREAD = ("classification", "token-classification", "question-answering")
 
 
 def tokenised(
     loaded: LoadedModel, first: Sequence[str], second: Sequence[str] | None = None
 ) -> tuple[list[Row], list[int]]:
-    """Return rows numbered from 0, and the positions of the texts that fit the model."""
+    """Tokenise texts, or pairs of a first and a second text, and leave out those that are too long.
+
+    Returns rows numbered from 0, and the index of each row's text: of three texts, the second too
+    long, [0, 2].
+    """
     rows, fitting = numbered(encode_rows(loaded, first, second))
     if len(rows) < 2:
         raise CorpusError(
@@ -49,10 +53,10 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
         notes.append(
             f"Every text is read after the default prompt of the model's folder, {prompt!r}."
         )
-    longer = 0 if limit is None else sum(len(row) > limit for row in rows)
-    if longer:
+    n_longer = 0 if limit is None else sum(len(row) > limit for row in rows)
+    if n_longer:
         notes.append(
-            f"{longer:,} of {len(rows):,} texts are longer than the {limit} tokens at which "
+            f"{n_longer:,} of {len(rows):,} texts are longer than the {limit} tokens at which "
             "SentenceTransformer cuts the texts of this model; here they are read whole."
         )
     return (*notes, *loaded.pooling.notes)

@@ -1,4 +1,8 @@
-"""Tasks that need nothing but text: fidelity to the whole model, and masked words."""
+"""Tasks that need nothing but text: fidelity to the whole model, and masked words.
+
+:mod:`.base` says what the methods of a task are for; :mod:`.distance` compares a changed model with
+the whole one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from torch.nn import functional as F
 
 from headscope.core.errors import CorpusError
 from headscope.data.examples import Examples
-from headscope.data.token_rows import Padded, window_rows
+from headscope.data.token_rows import Padded, Row, window_rows
 from headscope.models.run.head_outputs import head_outputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
@@ -27,26 +31,28 @@ from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.positions import need_logits
 from headscope.tasks.text_rows import masked, notes_of, tokenised
 
-#: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
-WINDOW = 64
-WINDOWS = 256
+WINDOW = 64  # Tokens of a window of the ``mlm`` task, special tokens included.
+WINDOWS = 256  # Windows of the ``mlm`` task, unless they are limited.
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
 
 
 class Fidelity(Task):
-    """Mean cosine of embeddings and, for a model with a head, mean distance of its outputs.
+    """Mean cosine of embeddings and, for a model with a task head, mean distance of its outputs.
 
-    That is the KL of probabilities; labels that are independent have one each, summed; numbers have
-    their squared change. A masked language model reads text with 15% of the tokens masked, and its
-    KL is taken there; that of a head for tags is a mean over tokens, that of a head for answers the
-    mean of the KL of where they begin and where they end.
+    The distance depends on the head:
+
+    * classes: KL of their probabilities; independent labels: the sum of one KL each
+    * plain numbers: their squared change
+    * masked words: KL at the masks, in a text with 15% of its tokens masked
+    * tags: mean KL over tokens
+    * answers: mean of the KL of where they begin and of where they end
     """
 
     name = "fidelity"
     words = "cosine of embeddings (or KL of outputs) to the whole model's own; any text"
     has_labels = False
-    alone = True  # the whole model's outputs are made at first use
+    alone = True  # batches wait for each other: the whole model's outputs are made at the first
     identifying = "cosine"
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
@@ -57,11 +63,8 @@ class Fidelity(Task):
         if loaded.task_head == "mlm":
             rows = masked(rows, loaded, self._seed)
         elif loaded.task_head == "token-classification":
-            # Every token has a tag that can be compared.
-            rows = [
-                replace(row, masked=row.content, gold=tuple(row.ids[i] for i in row.content))
-                for row in rows
-            ]
+            # Every token that is not special has a tag that can be compared.
+            rows = [replace(row, masked=row.content, gold=_content_ids(row)) for row in rows]
         self.notes = () if loaded.task_head else notes_of(loaded, rows)
         # Text runs the encoder of an encoder-decoder model, and not its head.
         names = ["cosine"]
@@ -109,6 +112,11 @@ class Fidelity(Task):
         return torch.cat([embedding, outputs.to(embedding)], dim=-1)
 
 
+def _content_ids(row: Row) -> tuple[int, ...]:
+    """Return the ids of a row's tokens that are not special."""
+    return tuple(row.ids[i] for i in row.content)
+
+
 class MaskedLM(TokenTask):
     """Mean negative log-probability (nats) of masked tokens, and how many are guessed right."""
 
@@ -137,6 +145,7 @@ class MaskedLM(TokenTask):
         return masked(rows, loaded, self._seed), len(rows), len(rows)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Add up the negative log-probabilities of each row's masked tokens."""
         scores = wide(need_logits(logits)[0])
         nll = F.cross_entropy(scores, batch.gold, reduction="none")
         total = nll.new_zeros(len(batch.index)).index_add(0, batch.masked[0], nll)

@@ -1,4 +1,7 @@
-"""What can be removed on its own, and reading heads as people write them: ``L0H1,L3H*``."""
+"""What can be removed on its own, and reading heads as people write them: ``L0H1,L3H*``.
+
+:class:`Units` serves those who choose heads to remove, :func:`parse_heads` the command line.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,20 @@ from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 
 _HEAD = re.compile(r"(?:(encoder|decoder|cross):)?L(\d{1,9})H(\d{1,9}|\*)", re.IGNORECASE)
-Head = tuple[int, int]  # (layer, head), zero-based, as the loaded model counts them.
+Head = tuple[int, int]  # (layer, head), zero-based: indices in the model as it is loaded.
 
 
 class Units:
     """The removable units of a model, and the conversion between them and its grid of heads.
 
     In most models a unit is a head; in ALBERT, which runs one module in every layer, the same head
-    of all layers. ``n_heads`` are those of each layer, ``shared`` groups layers by their module.
+    of all layers. ``n_heads`` has the number of heads of each layer, ``shared`` groups the layers
+    that run one module:
+
+    * n_heads [2, 1], shared [[0], [1]] -> units ((0, 0),), ((0, 1),), ((1, 0),)
+    * n_heads [2, 2], shared [[0, 1]] -> units ((0, 0), (1, 0)), ((0, 1), (1, 1))
+
+    A *grid* of heads has an entry for every layer and head: (n_layers, most heads of a layer).
     """
 
     def __init__(self, n_heads: Sequence[int], shared: Sequence[Sequence[int]]) -> None:
@@ -36,6 +45,7 @@ class Units:
         first_layers = [heads[0][0] for heads in members]
         self.layers = torch.tensor(first_layers, dtype=torch.long)  # The first layer of each unit
         self._unit_of: dict[Head, int] = {}
+        #: (entries of the flattened grid, units): 1 where the head belongs to the unit.
         self._matrix = torch.zeros(n_layers * most_heads, len(members))
         for unit, heads in enumerate(members):
             for layer, head in heads:
@@ -47,13 +57,13 @@ class Units:
 
     @property
     def shared(self) -> bool:
-        """Whether any decision holds for several layers."""
+        """Whether a unit has heads of several layers."""
         return any(len(heads) > 1 for heads in self.members)
 
     def contract(self, grid: Tensor) -> Tensor:
-        """Sum (..., n_layers, n_heads) over the heads of each unit: (..., n_units).
+        """Sum a grid over the heads of each unit: (..., n_layers, n_heads) -> (..., n_units).
 
-        The derivative by a unit's gate is the sum of the derivatives by its heads' gates.
+        So the derivatives by the gates of heads become those by the gates of units.
         """
         return grid.flatten(-2) @ self._matrix.to(grid)
 
@@ -87,8 +97,9 @@ def parse_heads(
 ) -> list[tuple[str, int, int]]:
     """Read heads as (stack, layer, head), each once and sorted; ``L3H*`` is all of layer 3.
 
-    Where the heads lie in several stacks an item names its own: ``cross:L3H5``. ``heads`` are those
-    that each (stack, layer) has, by their original numbers.
+    "L0H1, L3H*" -> [("encoder", 0, 1), ("encoder", 3, 0), ("encoder", 3, 1), ...]. Where the model
+    has several stacks each name says its own: ``cross:L3H5``. ``heads`` has the numbers of the
+    heads that each (stack, layer) has, as they were before any pruning.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:

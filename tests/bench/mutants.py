@@ -135,7 +135,7 @@ interference-random | reports/claims/interference.py | no random weights
 at-least-mean | reports/claims/intervals.py | the mean, not its interval
     if least <= number.low and => if least <= (number.value or 0.0) and
 roles-tail | reports/claims/labelled_heads.py | p of doing worse
-    random >= labelled_score - ROUNDING => random <= labelled_score + ROUNDING
+    random_scores >= labelled_score - tolerance => random_scores <= labelled_score + tolerance
 low-rank-none | reports/claims/low_rank.py | open counts as low rank
     if outcome == HOLDS] => if outcome != FAILS]
 """

@@ -1,4 +1,9 @@
-"""One sentence through one head: what ``headscope explain`` can be asked."""
+"""One sentence through one head: the options of ``headscope explain``, and the function itself.
+
+A field with ``Option`` or ``Usual`` is one option: ``--help`` shows the usual ones, and all of them
+with ``--help-all``. In an error ``$layer`` stands for the option, as a flag or as a keyword. The
+last line makes ``headscope.explain(model, ...)`` of the class.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +21,10 @@ __all__ = ["ExplainOptions", "ExplainResult", "explain"]
 
 
 def number_or_name(text: str) -> int | str:
-    """Read a head as it is written on the command line: 4, or L1H4."""
+    """Read a head as it is written on the command line: "4" -> 4, "L1H4" -> "L1H4"."""
     if text.removeprefix("-").isdecimal():
-        return int(text)
-    parse_head(text)  # raises ValueError
+        return int(text)  # -4, too, which is refused for what it is: below 0
+    parse_head(text)  # raises ValueError where this is no name of a head
     return text
 
 
@@ -70,7 +75,7 @@ class ExplainOptions(CertifiedOptions):
 
     @property
     def layer_and_head(self) -> tuple[int | None, int | None]:
-        """Return layer and head; None for what headscope chooses."""
+        """Return layer and head, L1H4 as (1, 4); None for what headscope chooses."""
         if isinstance(self.head, str):
             return parse_head(self.head)
         return self.layer, self.head

@@ -1,4 +1,8 @@
-"""The sentence's attention as arrows from token to token: SVG, one head at a time."""
+"""The sentence's attention as arrows from token to token: SVG, one head at a time.
+
+Here the tokens are laid out, and the patterns of all heads are handed over as JSON; a script of the
+page draws the arrows of the head that is chosen.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,19 @@ from headscope.analyses.explain.result import ExplainResult
 from headscope.core.safe_text import visible
 from headscope.show.page.script_data import page_json
 
-#: Where tokens stand and arrows begin and end, in units of the drawing.
-_ROW = 26
-_TOP = 46
-_LEFT = 132
-_RIGHT = 332
-_WIDTH = 464
+# In units of the drawing:
+_ROW = 26  # Height of a token's row
+_TOP = 46  # Where the first row begins
+_LEFT = 132  # x at which arrows begin: the queries stand left of it
+_RIGHT = 332  # x at which arrows end: the keys stand right of it
+_WIDTH = 464  # Width of the drawing
+
 _LEAST = 0.02  # Weights below this have no arrow.
 _LONGEST = 13  # Characters of a token that fit beside the arrows.
 
 
 def arrows(result: ExplainResult, names: list[str]) -> Markup:
-    """Lay out the sentence; the page's script draws the arrows of the head that is chosen."""
+    """Lay out the sentence, whose tokens are written as ``names``, and hand over the patterns."""
     height = _TOP + _ROW * len(names)
     model = shlex.quote(visible(str(result.provenance["model"]["id"])))
     data = {  # what the script draws with
@@ -66,7 +71,10 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
 
 
 def _in_percent(pattern: Sequence[Sequence[float]]) -> list[int]:
-    """Return the weights of a pattern in percent, row by row."""
+    """Return the weights of a pattern in percent, row by row.
+
+    [[1, 0], [.3, .7]] -> [100, 0, 30, 70].
+    """
     weights: list[int] = []
     for row in pattern:
         weights += [round(100 * weight) for weight in row]
@@ -83,14 +91,15 @@ def _head_choices(result: ExplainResult) -> Iterator[Markup]:
 def _tokens(names: list[str]) -> Iterator[Markup]:
     """Yield each token twice: on the left as a query, on the right as a key."""
     for i, name in enumerate(names):
-        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
+        short_name = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
         y = _TOP + _ROW * i + 5
-        yield _text(_LEFT - 8, y, "end", "query", short, Markup(' tabindex="0"'))
-        yield _text(_RIGHT + 8, y, "start", "key-token", short)
+        # With tabindex a keyboard reaches the query, as a mouse does.
+        yield _text(_LEFT - 8, y, "end", "query", short_name, Markup(' tabindex="0"'))
+        yield _text(_RIGHT + 8, y, "start", "key-token", short_name)
 
 
 def _text(x: int, y: int, anchor: str, css_class: str, text: str, attributes: str = "") -> Markup:
-    """Write a line of text in the drawing; ``anchor`` is the end of it that stands at x."""
+    """Write a line of text in the drawing; its start or its end (``anchor``) stands at x."""
     return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}"{}>{}</text>').format(
         css_class, x, y, anchor, attributes, text
     )

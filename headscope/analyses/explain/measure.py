@@ -1,4 +1,8 @@
-"""One attention layer on one sentence: every step computed on its own, next to the model's own.
+"""One attention layer on one sentence: every step computed on its own, from the layer's weights.
+
+:func:`compute` does it for attention, :func:`compute_after` for what follows in the layer. What the
+model itself computed is a :class:`SentenceRun`; the steps of ``explain`` compare the two. The small
+functions below say what the numbers mean.
 
 All heads of a layer at once, without the axis of examples::
 
@@ -32,8 +36,8 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     gain = gain.detach().to(x.dtype)
     shift = shift.detach().to(x.dtype)
     centred = x - x.mean(-1, keepdim=True)
-    spread = (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
-    return centred / spread * gain + shift
+    variance = centred.square().mean(-1, keepdim=True)
+    return centred / (variance + norm.eps).sqrt() * gain + shift
 
 
 @dataclass(frozen=True)
@@ -42,17 +46,16 @@ class Computed:
 
     weights: AttentionWeights
     heads: Heads  # q, k, v (n_heads, pos, d_head) as the weights make them
-    placed: Heads  # the same with positions in them
+    placed: Heads  # the same with positions in them (rotated), where the family puts them there
     bias: Tensor | None  # (n_heads, query_pos, key_pos): what the family adds to the scores
     scale: float
-    #: (n_heads, query_pos, key_pos): before the scale; with scale and bias; after mask and softmax.
-    products: Tensor
-    scores: Tensor
-    pattern: Tensor
+    products: Tensor  # (n_heads, query_pos, key_pos): q k^T
+    scores: Tensor  # (n_heads, query_pos, key_pos): products with scale and bias
+    pattern: Tensor  # (n_heads, query_pos, key_pos): scores after mask and softmax
     z: Tensor  # (n_heads, query_pos, d_head): weighted sums of values
-    convolved: Tensor | None  # (pos, d_model): what some families send through W_O besides z
+    convolved: Tensor | None  # (pos, d_model): what ConvBERT sends through W_O besides z
     head_outputs: Tensor  # (n_heads, pos, d_model): what each head adds
-    out: Tensor  # (pos, d_model): the sum of all
+    out: Tensor  # (pos, d_model): the sum of all, and b_O
 
     @property
     def rotated(self) -> bool:
@@ -77,7 +80,7 @@ def compute(run: SentenceRun) -> Computed:
     placed = site.as_scored(heads, run.inputs)
     bias = site.bias(placed, run.inputs)
     if bias is not None:
-        bias = bias.expand(len(placed.q), site.n_heads, -1, -1)[0]
+        bias = bias.expand(len(placed.q), site.n_heads, -1, -1)[0]  # of the only example
     heads = _without_examples(heads)
     placed = _without_examples(placed)
 
@@ -120,18 +123,21 @@ def _without_examples(heads: Heads) -> Heads:
 
 @dataclass(frozen=True)
 class ComputedAfter:
-    """Our own numbers of what follows attention in the layer: (pos, d_model) but ``hidden``."""
+    """Our own numbers of what follows attention in the layer."""
 
-    skip: Tensor  # The layer's input
-    summed: Tensor  # The sum of skip and attention
-    normed: Tensor  # The same after its LayerNorm
+    skip: Tensor  # (pos, d_model): the layer's input
+    summed: Tensor  # (pos, d_model): the sum of skip and attention
+    normed: Tensor  # (pos, d_model): ``summed`` after its LayerNorm
     hidden: Tensor  # (pos, d_ff): the units of the feed-forward network
-    parameters: int  # Entries of its two maps
-    layer_out: Tensor  # What the layer returns
+    parameters: int  # Entries of the network's two maps
+    layer_out: Tensor  # (pos, d_model): what the layer returns
 
 
 def compute_after(after: AfterAttention, attention_out: Tensor) -> ComputedAfter:
-    """Follow the layer from the output of attention, (pos, d_model), to its own output."""
+    """Follow the layer from the output of attention, (pos, d_model), to its own output.
+
+    ``after`` has the model's modules and numbers of this part of the layer.
+    """
     W_1 = after.up.weight.detach().t()
     W_2 = after.down.weight.detach().t()
     skip = after.layer_in[0]
@@ -139,8 +145,8 @@ def compute_after(after: AfterAttention, attention_out: Tensor) -> ComputedAfter
     normed = layer_norm(summed, after.norm)
     hidden = after.activation(normed @ W_1 + bias_of(after.up).detach())
     network = hidden @ W_2 + bias_of(after.down).detach()
-    layer_out = summed + network
-    if not after.norm_first:
+    layer_out = summed + network  # pre-LN
+    if not after.norm_first:  # post-LN
         layer_out = layer_norm(normed + network, after.last)
     return ComputedAfter(
         skip=skip,
@@ -167,7 +173,10 @@ def even_entropy(allowed: Tensor) -> float:
 
 
 def moved(pattern: Tensor, other: Tensor) -> Tensor:
-    """Share of each row's weight that lies elsewhere in another pattern, 0 to 1."""
+    """Share of each row's weight that lies elsewhere in another pattern, 0 to 1.
+
+    [0.6, 0.4, 0.0] and [0.6, 0.1, 0.3] -> 0.3.
+    """
     return (widest(pattern) - widest(other)).abs().sum(-1) / 2
 
 
@@ -178,31 +187,38 @@ def links(pattern: Tensor, words: Tensor) -> Tensor:
     on average; mean over the words. A head that looks at a neighbour, at a special token or at one
     word from everywhere scores low, however sharp it is.
 
-    Shapes: ``pattern`` (n_heads, pos, pos), ``words`` (pos,); returns (n_heads,).
+    Shapes: ``pattern`` (n_heads, pos, pos); ``words`` (pos,) is True where a token is part of a
+    word, False for special tokens. Returns (n_heads,).
     """
     if not bool(words.any()):
         return torch.zeros(len(pattern), dtype=torch.float64)
     position = torch.arange(len(words), device=words.device)
-    apart = (position[:, None] - position).abs() >= 2
-    word_rows = widest(pattern)[:, words]  # (n_heads, words, key_pos)
-    above_mean = (word_rows - word_rows.mean(1, keepdim=True)).clamp(min=0)
-    other_words = (apart & words)[words]  # (words, key_pos)
-    return (above_mean * other_words).amax(-1).mean(-1)
+    is_apart = (position[:, None] - position).abs() >= 2  # (query_pos, key_pos)
+    other_words = (is_apart & words)[words]  # (word queries, key_pos)
+    word_rows = widest(pattern)[:, words]  # (n_heads, word queries, key_pos)
+    mean_row = word_rows.mean(1, keepdim=True)  # what each key gets from all words on average
+    above_mean = (word_rows - mean_row).clamp(min=0)
+    largest = (above_mean * other_words).amax(-1)  # (n_heads, word queries)
+    return largest.mean(-1)
 
 
 def attention_flops(tokens: int, parameters: int, width: int, n_heads: int) -> tuple[int, int, int]:
     """Count floating-point operations: of the projections, of the scores with z, and exponentials.
 
-    A multiplication with its addition counts as two. ``width`` is n_heads * d_head.
+    A multiplication with its addition counts as two. ``parameters`` are the entries of W_Q, W_K,
+    W_V and W_O; ``width`` is n_heads * d_head.
     """
-    return 2 * tokens * parameters, 4 * tokens**2 * width, n_heads * tokens**2
+    projections = 2 * tokens * parameters
+    scores_and_z = 2 * tokens**2 * width + 2 * tokens**2 * width
+    exponentials = n_heads * tokens**2
+    return projections, scores_and_z, exponentials
 
 
 def rounded(value: float | Tensor) -> float:
-    """Return a number with four significant digits; a rounded zero has no sign."""
-    return float(f"{float(value):.4g}") + 0.0
+    """Return a number with four significant digits."""
+    return float(f"{float(value):.4g}") + 0.0  # -0.0 + 0.0 is 0.0: a zero has no sign
 
 
 def mean_length(x: Tensor) -> float:
-    """Return the mean length of the tokens' vectors."""
+    """Return the mean Euclidean length of the tokens' vectors, (..., pos, width)."""
     return rounded(widest(x).norm(dim=-1).mean())

@@ -1,4 +1,9 @@
-"""What ``headscope explain`` showed, as values."""
+"""What ``headscope explain`` showed, as values.
+
+:class:`ExplainResult`, at the end, holds all of it: twelve steps, each with numbers, matrices and
+checks. ``Compare()`` and ``Setting()`` in a field's type say how two results are compared: by this
+number and its name, or only where this setting is the same.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
 #: A row of a matrix; None where there is no number (a score that a mask hides).
 Values = tuple[float | None, ...]
 
-#: Matrices that a step must have, because tables, figures and comparisons read them.
+#: Matrices that a step must have, by the step's key: tables, figures and comparisons read them.
 _NEEDED = {
     "scores": ("q k^T", "scores", "sequence scale"),
     "mask": ("other direction",),
@@ -26,17 +31,18 @@ _NEEDED = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """Some numbers of a step."""
+    """A matrix that belongs to a step."""
 
     name: str  # Such as ``q`` or ``pattern``
-    shape: tuple[int, ...]  # Of all of it: rows and columns
-    rows: tuple[str, ...]  # What each row and column is called; empty where they are only counted.
-    columns: tuple[str, ...]
-    #: Rounded to four significant digits. Of a learned matrix only its first rows and columns, else
-    #: all of it.
+    shape: tuple[int, ...]  # Of the whole matrix: rows and columns
+    rows: tuple[str, ...]  # The name of each row, such as a token; empty where they have none.
+    columns: tuple[str, ...]  # The name of each column; empty where they have none.
+    #: Rounded to four significant digits. Of a learned matrix only the first rows and columns, of
+    #: any other all of it.
     values: tuple[Values, ...]
 
     def __post_init__(self) -> None:
+        # A result may come from a file, which can hold anything.
         widths = {len(row) for row in self.values}
         if self.rows and len(self.rows) != len(self.values):
             raise TypeError(f"the matrix {self.name!r} has other rows than names of rows")
@@ -85,12 +91,12 @@ class ExplainStep:
 class ExplainedHead(Head):
     """What one head does with the sentence."""
 
-    #: Of its rows, mean over tokens, in bits.
+    #: Entropy of the pattern's rows, mean over tokens, in bits.
     entropy: Annotated[float, Compare("entropy on the sentence")]
-    even: float  # The same if each token attended evenly to every token it may see
-    #: What a head is chosen by where none is named: the largest weight of a word's token on another
-    #: one, two or more positions away, less what that one gets from all words on average; mean over
-    #: the words' tokens.
+    even: float  # The entropy if each token attended evenly to every token it may see
+    #: How clearly it links words, by which a head is chosen where none is named: the largest weight
+    #: that a word's token gives another one, two or more positions away, less what all words give
+    #: that one on average; mean over the words' tokens.
     link: Annotated[float, Compare("link on the sentence")]
 
 
@@ -102,12 +108,12 @@ class ExplainResult(Measured):
     tokens: tuple[str, ...]  # Special tokens included.
     special: tuple[bool, ...]  # Which of them the tokenizer added.
     stack: str  # ``encoder`` or ``decoder``.
-    layer: int  # What is explained; as before any pruning.
-    head: int
+    layer: int  # The layer that is explained, by the number it had before any pruning.
+    head: int  # The head that is explained, numbered in the same way.
     chosen: bool  # Whether headscope chose the head.
-    n_heads: int  # Heads of the layer, widths of the residual stream and of a head.
-    d_model: int
-    d_head: int
+    n_heads: int  # Heads of the layer.
+    d_model: int  # Width of the residual stream.
+    d_head: int  # Width of a head.
     causal: bool  # Whether the model hides later tokens itself.
     #: ``rotated`` where positions turn q and k, ``bias`` where they are added to the scores, else
     #: empty: they are in x, or nowhere.
@@ -124,7 +130,7 @@ class ExplainResult(Measured):
 
     @property
     def name(self) -> str:
-        """Of the explained head: ``L3H5``."""
+        """Name of the explained head: ``L3H5``."""
         return head_name(self.layer, self.head, self.stack)
 
     def step(self, key: str) -> ExplainStep | None:

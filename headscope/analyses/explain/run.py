@@ -1,7 +1,9 @@
 """``headscope explain``: one sentence, followed through one head and its layer.
 
 The steps are in ``steps/``, in the order of ``steps/table.py``; here the sentence is read, the head
-chosen, and every step held against the model's own numbers.
+chosen, and every step held against the model's own numbers. A layer's attention is an
+:class:`AttentionSite`; a :class:`SentenceRun` is what the model itself computed of the sentence: in
+detail in the layer that is explained, and the patterns of all layers.
 """
 
 from __future__ import annotations
@@ -59,28 +61,33 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
     loaded = full_model
     if loaded.encoder_decoder:  # a single sentence runs only the encoder
         loaded = loaded.only("encoder")
-    text = _own_sentence(loaded) if options.sentence is None else options.sentence
+    text = options.sentence
+    if text is None:
+        text = _sample_sentence(loaded)
     sentence = read_sentence(loaded, text, "explain")
 
     # Prove that our attention equals the model's, and that there is such a head.
     validation = require_valid(loaded, options.validate)
     layer, head = options.layer_and_head
-    by_layer = {site.layer: site for site in loaded.sites if site.n_heads}
-    _check_head(loaded, by_layer, layer, head)
+    site_of_layer = {site.layer: site for site in loaded.sites if site.n_heads}
+    _check_head(loaded, site_of_layer, layer, head)
 
     # Run the sentence, choose a head if none is named, and measure the steps. A run has the
     # patterns of all layers, but the details of one: it is run again if another one is chosen.
-    site = next(iter(by_layer.values())) if layer is None else by_layer[layer]
+    first_site = next(iter(site_of_layer.values()))
+    site = first_site if layer is None else site_of_layer[layer]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", MaskedRowWarning)  # rows of padding are never read
-        sentence_run = run_sentence(loaded, site, sentence.ids, 0)
+        sentence_run = run_sentence(loaded, site, sentence.ids, pads=0)
         heads = tuple(_measure_heads(loaded, sentence_run, sentence))
-        candidates = [h for h in heads if layer in (None, h.layer) and head in (None, h.head)]
+        in_layer = [h for h in heads if layer is None or h.layer == layer]
+        candidates = [h for h in in_layer if head is None or h.head == head]
         chosen = max(candidates, key=lambda candidate: candidate.link)
         if chosen.layer != site.layer:
-            site = by_layer[chosen.layer]
-            sentence_run = run_sentence(loaded, site, sentence.ids, 0)
-        trace = _trace(loaded, sentence_run, sentence, site.head_ids.index(chosen.head))
+            site = site_of_layer[chosen.layer]
+            sentence_run = run_sentence(loaded, site, sentence.ids, pads=0)
+        index = site.head_ids.index(chosen.head)
+        trace = _trace(loaded, sentence_run, sentence, index)
         steps = measure_steps(trace)
     _check_steps(loaded, steps)
 
@@ -116,32 +123,33 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
 # --- the sentence ---------------------------------------------------------------------------------
 
 
-def _own_sentence(loaded: LoadedModel) -> str:
+def _sample_sentence(loaded: LoadedModel) -> str:
     """Return the first sentence of the built-in sample that a report's page would show."""
-    handy = short_sentences(loaded, 1)
-    if not handy or len(handy[0][1]) > LONGEST:
+    sentences = short_sentences(loaded, 1)  # (sentence, token ids)
+    if not sentences or len(sentences[0][1]) > LONGEST:
         raise UnsupportedModelError(
             f"No sentence of the built-in sample has {LONGEST} tokens or fewer for "
             f"{loaded.name}, so explain has none of its own to show; give it one."
         )
-    return handy[0][0]
+    sentence, _ = sentences[0]
+    return sentence
 
 
 @dataclass(frozen=True)
 class ReadSentence:
-    """A sentence as the model reads it; ``special`` marks its special tokens."""
+    """A sentence as the model reads it: "a cat", [101, 1037, 4937, 102], ("[CLS]", "a", ...)."""
 
     text: str
     ids: list[int]
     tokens: tuple[str, ...]
-    special: tuple[bool, ...]
+    special: tuple[bool, ...]  # Which tokens the tokenizer added: (True, False, False, True)
 
 
 def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSentence:
-    """Tokenise a sentence that is shown as a matrix.
+    """Tokenise a sentence that is shown as a matrix; ``command`` is who shows it, for errors.
 
-    Raises InputError for one without a token, with half of a character, or with more tokens than
-    the model, or ``command`` (:data:`LONGEST`), can take.
+    Raises InputError for a sentence without a token, with half of a character, with more tokens
+    than the model takes, or with more than :data:`LONGEST`.
     """
     if not sentence.strip():
         raise InputError("The sentence is empty; give at least one word.")
@@ -157,7 +165,7 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
             f"The tokenizer of {loaded.name} makes no token of the sentence {visible(sentence)!r}; "
             "give another one."
         )
-    for longest, reader in ((loaded.max_length, loaded.name), (LONGEST, command)):
+    for reader, longest in ((loaded.name, loaded.max_length), (command, LONGEST)):
         if len(ids) > longest:
             raise InputError(
                 f"The sentence has {len(ids)} tokens, and {reader} reads at most {longest}; "
@@ -171,12 +179,12 @@ def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSente
 
 def _check_head(
     loaded: LoadedModel,
-    by_layer: Mapping[int, AttentionSite],
+    site_of_layer: Mapping[int, AttentionSite],
     layer: int | None,
     head: int | None,
 ) -> None:
     """Refuse a head that is not there, and a model or a layer without any."""
-    if not by_layer:
+    if not site_of_layer:
         raise UnsupportedModelError(
             f"{loaded.name} has no attention head that headscope recognises, so there is none to "
             "explain."
@@ -184,8 +192,9 @@ def _check_head(
     if layer is None:
         return
     head_ids = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
-    name = f"L{layer}H*" if head is None else f"L{layer}H{head}"
-    if not parse_heads(name, head_ids):  # which itself refuses a head that is not there
+    wanted_heads = f"L{layer}H*" if head is None else f"L{layer}H{head}"
+    # parse_heads refuses a head that is not there; of a layer without heads it returns none.
+    if not parse_heads(wanted_heads, head_ids):
         raise InputError(
             f"Every head of layer {layer} was removed from {loaded.name}; take another."
         )
@@ -194,7 +203,10 @@ def _check_head(
 def _measure_heads(
     loaded: LoadedModel, run: SentenceRun, sentence: ReadSentence
 ) -> Iterator[ExplainedHead]:
-    """Yield how every head of the model spreads its attention, and how it links words."""
+    """Yield how every head of the model spreads its attention, and how it links words.
+
+    ``head_ids`` are the heads' original numbers, [0, 2, 3] where head 1 was removed.
+    """
     words = ~torch.tensor(sentence.special)
     probe = Probe("sentence", *loaded.pad([sentence.ids]))
     for site in loaded.sites:
@@ -232,9 +244,10 @@ def _rounded_patterns(
 
 
 def _trace(loaded: LoadedModel, run: SentenceRun, sentence: ReadSentence, index: int) -> Trace:
-    """Compute the layer, and run the sentence with padding where the model has room for it.
+    """Gather what the steps are measured from: our own numbers of the layer, and the model's.
 
-    ``index`` is the head's, among those that its layer has now.
+    The sentence is run again with padding, where the model has room for it. ``index`` is the place
+    of the head among those that its layer has now.
     """
     pads = min(PADS, loaded.max_length - len(sentence.ids))
     padded = run_sentence(loaded, run.site, sentence.ids, pads) if pads > 0 else None

@@ -1,4 +1,9 @@
-"""What is shown of ``explain``: a sentence's way through one head, with the model's own numbers."""
+"""What is shown of ``explain``: a sentence's way through one head, with the model's own numbers.
+
+:func:`blocks` lists everything a person sees, as plain values that the terminal, the page and the
+figure files draw (``b`` is :mod:`headscope.show.blocks`). A step knows its own title, formula and
+sentences; here its matrices and checks are added.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from headscope.analyses.explain.arrows import arrows
-from headscope.analyses.explain.result import ExplainResult, ExplainStep, Matrix
+from headscope.analyses.explain.result import ExplainResult, ExplainStep, Matrix, StepCheck
 from headscope.analyses.explain.words import counted
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
@@ -16,7 +21,8 @@ from headscope.show.page.parts import Card, Place
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
-#: Matrices of which the terminal shows a corner; the page shows all that a result holds.
+#: Matrices that the terminal shows a corner of. All others are for the page alone, but those of
+#: tokens by tokens, which both show whole.
 _CORNERS = {
     "x",
     "W_Q",
@@ -30,10 +36,10 @@ _CORNERS = {
     "LayerNorm",
     "layer output",
 }
-#: Matrices that are shown in another form, or not at all.
+#: Matrices that are shown as a table or a chart, or not at all.
 _ELSEWHERE = {"sequence scale", "cost", "heads", "z W_O", "x + attention", "mask"}
-#: What is counted of a layer, and what its column is called.
-_COST = {
+#: Columns of the matrix ``cost``, and their titles in the table.
+_COST_TITLES = {
     "parameters": "parameters",
     "projections": "FLOPs x W",
     "scores": "FLOPs qk, Pv",
@@ -56,15 +62,17 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
         yield _details(result, step, tokens)
     for reason in result.left_out:
         yield b.Text(reason)
-    checks = [check for step in result.steps for check in step.checks]
+    checks: list[StepCheck] = []
+    for step in result.steps:
+        checks += step.checks
     worst = max(check.max_abs for check in checks)
     yield b.Text(
         f"All {len(checks)} checks against the model passed; largest difference {tiny(worst)}."
     )
     why = f"all {len(result.steps)} steps with their numbers (--head L0H0 shows another head)"
+    # next_step puts the model's name for {}, so braces of the sentence are doubled.
     quoted = shlex.quote(sentence).replace("{", "{{").replace("}", "}}")
-    command = f"explain {{}} {quoted} --verbose"
-    yield next_step(result, f"{why}:", command)
+    yield next_step(result, f"{why}:", f"explain {{}} {quoted} --verbose")
     yield b.Panels(
         f"{result.name} of {model_name(result)} on one sentence",
         [
@@ -92,15 +100,17 @@ def _lead(result: ExplainResult) -> str:
 
 
 def _shares_chart(result: ExplainResult, heads: Matrix) -> b.Chart:
-    """Draw what each head adds to the layer's output, the explained head in another colour."""
-    shares = [100 * (row[0] or 0.0) for row in heads.values]
+    """Draw what each head adds to the layer's output, the explained head in another colour.
+
+    ``heads`` has a row for each head: its share of the output, and its size.
+    """
+    percents = [100 * (share or 0.0) for share, _ in heads.values]
     colours = [b.ORANGE if name == result.name else b.SKY for name in heads.rows]
-    bars = b.Series("share", heads.rows, shares, "bars", colours)
     return b.Chart(
-        "what each head adds",
-        "share of the layer's attention output, %",
-        "",
-        [bars],
+        title="what each head adds",
+        x="share of the layer's attention output, %",
+        y="",
+        series=[b.Series("share", x=heads.rows, y=percents, kind="bars", colour=colours)],
         levels={"even shares": 100 / result.n_heads},
     )
 
@@ -110,7 +120,7 @@ def _shares_chart(result: ExplainResult, heads: Matrix) -> b.Chart:
 
 def _details(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> b.Details:
     """Show a step: its formula, what is said of it, its numbers and its checks."""
-    # What measures the steps needs torch, which comparing two results does without.
+    # Imported here, as the steps need torch, which comparing two results does without.
     from headscope.analyses.explain.steps.table import STEPS
 
     step_kind = STEPS[step.key]
@@ -126,6 +136,7 @@ def _details(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> b.D
 
 def _weights_table(step: ExplainStep) -> b.Table:
     """Show the shape and the norm of every learned matrix."""
+    # Of each column: its title, where a matrix has its value, and how the value is written.
     columns: list[b.Column] = [
         ("matrix", "name", str),
         ("shape", lambda matrix: " x ".join(map(str, matrix.shape)), str),
@@ -137,10 +148,11 @@ def _weights_table(step: ExplainStep) -> b.Table:
 def _cost_table(step: ExplainStep) -> b.Table:
     """Show what the sentence costs with other numbers of heads."""
     cost = step.matrix("cost")
-    columns: list[b.Column] = [("heads", 0, str)]
-    for name, title in _COST.items():
-        columns.append((title, 1 + cost.columns.index(name), counted))
     rows = [(f"{name} wide", *values) for name, values in cost.named_rows()]
+    columns: list[b.Column] = [("heads", 0, str)]
+    for name, title in _COST_TITLES.items():
+        index = 1 + cost.columns.index(name)  # behind the name of the row
+        columns.append((title, index, counted))
     return b.Table(columns, rows, "What this sentence costs")
 
 
@@ -162,7 +174,7 @@ def _matrices(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> It
     for matrix in step.matrices:
         if matrix.name in _ELSEWHERE:
             continue
-        if matrix.columns:
+        if matrix.columns:  # tokens
             yield _square(result, matrix, tokens)
         else:
             yield b.Matrix(
@@ -192,8 +204,14 @@ def _square(result: ExplainResult, matrix: Matrix, tokens: list[str]) -> b.Matri
     if title == "other direction":
         seen = "seen" if result.causal else "hidden"
         title = f"If the future were {seen}"
-    weights = matrix.name in ("pattern", "other direction")
-    return b.Matrix(title, matrix.values, tokens, tokens, matrix.shape, weights)
+    return b.Matrix(
+        title=title,
+        values=matrix.values,
+        rows=tokens,
+        columns=tokens,
+        shape=matrix.shape,
+        weights=matrix.name in ("pattern", "other direction"),
+    )
 
 
 # --- the report's page ----------------------------------------------------------------------------

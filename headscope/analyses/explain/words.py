@@ -9,7 +9,9 @@ def counted(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Write a share; a small one that is not zero as below the smallest that is shown."""
+    """Write a share: 0.123 as 12.3%, and one that would be 0.0% but is not zero as less."""
     if value is None:
         return "-"
-    return "less than 0.1%" if 0 < abs(value) < 0.0005 else f"{value:.1%}"
+    if 0 < abs(value) < 0.0005:
+        return "less than 0.1%"
+    return f"{value:.1%}"

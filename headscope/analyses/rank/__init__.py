@@ -1,4 +1,8 @@
-"""Ranks of the weights of heads: what ``headscope rank`` can be asked."""
+"""Ranks of the weights of heads: the options of ``headscope rank``, and the function itself.
+
+A field with ``Option`` or ``Usual`` is one option: ``--help`` shows the usual ones, and all of them
+with ``--help-all``. The last line makes ``headscope.rank(model, ...)`` of the class.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ class RankOptions(RunOptions):
     (True, True)
     """
 
+    #: Memory beside the model, as measured: 0.65 times its weights, and 80 MiB.
     held: ClassVar[Held] = Held(0.65, 80.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope rank demo",

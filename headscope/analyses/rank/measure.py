@@ -1,4 +1,7 @@
-r"""What ranks need besides the weights' own spectra: the patterns on a text, and copying scores.
+r"""What ``rank`` measures besides singular values: asymmetry of patterns, and copying scores.
+
+:class:`PatternAsymmetry` observes the attention patterns while a text runs through the model.
+:func:`measure_copying` needs the weights alone.
 
 *Copying.* Does a head write the token that it looks at? W_E W_V W_O W_U maps the token looked at to
 the logits that the head adds (vocabulary x vocabulary). Its eigenvalues other than 0 are those of
@@ -32,12 +35,15 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
-COPYING_DRAWS = 400  # Random heads, for each width, that copying scores are compared with
+COPYING_DRAWS = 400  # Random heads, for each width d_head, that copying scores are compared with
 _DRAWN_AT_ONCE = 20  # To bound the memory
 
 
 class PatternAsymmetry(Accumulator, SiteObserver):
     """Mean over sequences of each head's pattern asymmetry.
+
+    It is shown every attention layer's work on every batch: an :class:`Activations`, which holds
+    the patterns of some examples and some heads.
 
     ``||P - P^T||_F / ||P||_F`` over real tokens, special ones included: 0 where every two tokens
     attend to each other equally (also for evenly spread attention), sqrt(2) where no token is
@@ -45,6 +51,7 @@ class PatternAsymmetry(Accumulator, SiteObserver):
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
+        # Over sequences, by layer and head: their number, the sum and the sum of squares.
         self.count, self.sum, self.squares = zeros(3, n_layers, n_heads)
 
     def start(self, real: Tensor) -> None:
@@ -53,19 +60,21 @@ class PatternAsymmetry(Accumulator, SiteObserver):
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
-        real = self._real[site.rows]
-        pattern = widest(site.pattern) * real[:, None, :, None]  # padded queries attend too
+        real_queries = self._real[site.rows][:, None, :, None]  # (examples, 1, query_pos, 1)
+        # Padded keys have weight 0 already, but padded queries attend too.
+        pattern = widest(site.pattern) * real_queries  # (examples, heads, query_pos, key_pos)
         gap = torch.linalg.matrix_norm(pattern - pattern.mT)
-        values = numpy(gap / torch.linalg.matrix_norm(pattern))  # (rows, heads)
-        self.count[site.row, site.heads] += len(values)
-        self.sum[site.row, site.heads] += values.sum(0)
-        self.squares[site.row, site.heads] += (values**2).sum(0)
+        values = numpy(gap / torch.linalg.matrix_norm(pattern))  # (examples, heads)
+        layer = site.row
+        self.count[layer, site.heads] += len(values)
+        self.sum[layer, site.heads] += values.sum(0)
+        self.squares[layer, site.heads] += (values**2).sum(0)
 
-    def mean(self, row: int, head: int) -> Estimate | None:
+    def mean(self, layer: int, head: int) -> Estimate | None:
         """Return one head's mean over sequences; None where nothing was measured."""
-        count = float(self.count[row, head])
-        total = float(self.sum[row, head])
-        squares = float(self.squares[row, head])
+        count = float(self.count[layer, head])
+        total = float(self.sum[layer, head])
+        squares = float(self.squares[layer, head])
         if count == 0 or not np.isfinite(total):
             return None
         half_width = t_half_width(standard_error(total, squares, count), count)
@@ -75,9 +84,10 @@ class PatternAsymmetry(Accumulator, SiteObserver):
 def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:
     """Return sum(lambda) / sum(|lambda|) of each head; NaN where all eigenvalues are 0.
 
-    Shapes: ``W_V``, ``W_O_T`` (n_heads, d_model, d_head), ``tokens`` = W_U W_E (d_model, d_model).
+    Shapes: ``W_V``, ``W_O_T`` (W_O transposed) are (n_heads, d_model, d_head); ``tokens``, the
+    product W_U W_E, is (d_model, d_model).
     """
-    eigenvalues = torch.linalg.eigvals(W_O_T.mT @ (tokens @ W_V))
+    eigenvalues = torch.linalg.eigvals(W_O_T.mT @ (tokens @ W_V))  # (n_heads, d_head)
     scores: Tensor = eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)
     return scores
 
@@ -85,19 +95,22 @@ def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:
 def measure_copying(
     loaded: LoadedModel, factors_of: Callable[[AttentionSite], Factors], seed: int
 ) -> tuple[dict[int, list[float | None]], Copying]:
-    """Score the heads of the stack that predicts tokens, and random heads.
+    """Score the heads of the stack that predicts tokens, and compare them with random heads.
 
-    The scores are by the site's row, in the order of its heads. They do not depend on the scale of
-    W_V and W_O, so the random ones need no norms.
+    ``factors_of`` returns a layer's W_V and W_O, and the W_Q and W_K that are not read here. The
+    scores come by the layer's ``row`` (its place among all measured layers), one a head. They do
+    not depend on the scale of W_V and W_O, so the random heads need none.
     """
-    maps = token_maps(loaded)
-    tokens = maps.product()
+    maps = token_maps(loaded)  # the embedding W_E and the unembedding W_U
+    tokens = (
+        maps.product()
+    )  # W_U W_E, with W_U centred: what all logits share changes no probability
     d_model = maps.embedding.shape[1]
     stack = "decoder" if loaded.encoder_decoder else loaded.stacks[0]
 
     # The model's heads.
     scores: dict[int, list[float | None]] = {}
-    known: list[float] = []
+    known_scores: list[float] = []
     widths = set()
     for site in loaded.sites:
         if site.stack != stack or not site.n_heads:
@@ -107,26 +120,27 @@ def measure_copying(
         site_scores = copying_scores(W_V, site_factors.W_O_T, tokens).tolist()
         widths.add(W_V.shape[-1])
         scores[site.row] = [finite(score) for score in site_scores]
-        known += [score for score in scores[site.row] if score is not None]
+        known_scores += [score for score in scores[site.row] if score is not None]
 
     # Random heads of the same widths.
-    random = _random_scores(tokens, d_model, sorted(widths), seed)
-    low, high = random.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    random_scores = _random_scores(tokens, d_model, sorted(widths), seed)
+    tails = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = random_scores.quantile(tails).tolist()
     return scores, Copying(
         stack=stack,
         own_unembedding=maps.has_unembedding,
-        draws=len(random),
-        random_mean=float(random.mean()),
+        draws=len(random_scores),
+        random_mean=float(random_scores.mean()),
         random_low=low,
         random_high=high,
-        heads=len(known),
-        above=sum(score > high for score in known),
-        below=sum(score < low for score in known),
+        heads=len(known_scores),
+        above=sum(score > high for score in known_scores),
+        below=sum(score < low for score in known_scores),
     )
 
 
 def _random_scores(tokens: Tensor, d_model: int, widths: Sequence[int], seed: int) -> Tensor:
-    """Return the copying scores of heads with Gaussian W_V and W_O, for each width of a head."""
+    """Return the copying scores of heads with Gaussian W_V and W_O: as many for each width."""
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for d_head in widths:

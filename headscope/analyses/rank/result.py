@@ -1,4 +1,8 @@
-"""What ``headscope rank`` measured, as values."""
+"""What ``headscope rank`` measured, as values; :class:`RankResult`, below, holds all of it.
+
+``Compare()`` and ``Setting()`` in a field's type say how two results are compared: by this number
+and its name, or only where this setting is the same.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,11 @@ if TYPE_CHECKING:
 
 
 def symmetry_of(asymmetry: float | None) -> float | None:
-    """Return 1 - asymmetry^2 / 2: tr(B B) / ||B||_F^2.
+    """Return the symmetry score of B: 1 - asymmetry^2 / 2, which is tr(B B) / ||B||_F^2.
 
-    1 for a symmetric matrix, -1 for an antisymmetric one, 0 on average for a random one: the
-    symmetry score of Saponati et al. 2025 (arXiv:2502.10927).
+    1 for a symmetric matrix, -1 for an antisymmetric one, 0 on average for a random one. The
+    asymmetry is ||B - B^T||_F / ||B||_F; the score is that of Saponati et al. 2025
+    (arXiv:2502.10927).
     """
     return None if asymmetry is None else 1.0 - asymmetry**2 / 2.0
 
@@ -33,7 +38,10 @@ MATRICES = ("qk", "ov", "w_q", "w_k")
 
 @dataclass(frozen=True, kw_only=True)
 class Matrices:
-    """Ranks of W_Q W_K^T, W_V W_O, W_Q and W_K: of one head, or of a layer's heads as one."""
+    """Ranks of W_Q W_K^T, W_V W_O, W_Q and W_K: of one head, or of a layer's heads as one.
+
+    A :class:`MatrixRank` holds a matrix's singular values and the kinds of rank that they give.
+    """
 
     qk: Annotated[MatrixRank, Compare("qk ")]
     ov: Annotated[MatrixRank, Compare("ov ")]
@@ -75,7 +83,7 @@ class Layer:
     """The fields that a result row about one layer begins with."""
 
     layer: int  # Zero-based
-    heads: tuple[int, ...]  # The heads there are
+    heads: tuple[int, ...]  # Their original numbers: (0, 2, 3) where head 1 was removed
     stack: str = field(default="encoder", kw_only=True)  # ``encoder``, ``decoder`` or ``cross``
 
 
@@ -98,7 +106,7 @@ class ControlRank:
     """One control: ``gaussian`` (i.i.d. entries) or ``fresh`` (a new initialisation)."""
 
     seeds: tuple[int, ...]  # One for each draw
-    #: One for each number of heads that a layer of the model has.
+    #: Ranks of random layers: one for each number of heads that a layer of the model has.
     geometries: tuple[LayerControl, ...]
 
     def of(self, n_heads: int) -> LayerControl | None:
@@ -117,18 +125,18 @@ class SharedWidth:
     #: sqrt(sum_h ||B_h - B'_h||_F^2 / sum_h ||B_h||_F^2) for B = W_Q W_K^T, mean over layers.
     score_error: Annotated[float, Compare()]
     layer_score_errors: tuple[float, ...]  # The same layer by layer
-    truncated_rank: int  # Rank that each head alone may be cut to, to cost as many parameters
-    truncated_score_error: float  # The error of heads that are cut to it
+    truncated_rank: int  # To which every head alone is cut to cost as much as the shared ones
+    truncated_score_error: float  # The error of heads that are cut to this rank
     control_score_error: float | None  # The error of shared projections of Gaussian factors
     #: Mean cosine between the embeddings of lines with replaced and with original scores; interval
     #: over lines.
     fidelity: Annotated[Estimate, Compare(better=1)]
     truncated_fidelity: Estimate
-    #: Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
-    #: cannot change a pattern).
-    parameters: int
+    parameters: int  # That the scores of all layers take with shared projections
+    #: W_Q, b_Q and W_K of all layers, less ``parameters``; negative where sharing costs more. b_K
+    #: cannot change a pattern and does not count.
     parameters_saved: int
-    share_saved: float  # ``parameters_saved`` as a share of those parameters
+    share_saved: float  # ``parameters_saved`` as a share of W_Q, b_Q and W_K
 
 
 @dataclass(frozen=True)
@@ -150,13 +158,13 @@ class Copying:
     stack: Annotated[str, Setting("stack of copying scores")]  # Whose heads are scored
     #: Whether the model has an unembedding; else its embedding stands for it, as they are tied.
     own_unembedding: Annotated[bool, Setting("own unembedding")]
-    draws: int  # Heads with Gaussian W_V and W_O between the model's own W_E and W_U
-    random_mean: float  # Of their scores
-    random_low: float  # Where 95% of them lie
-    random_high: float
-    heads: int  # Scored
-    above: int  # Of these, beyond what 95% of random heads have: one in forty by chance
-    below: int
+    draws: int  # Random heads: with Gaussian W_V and W_O between the model's own W_E and W_U
+    random_mean: float  # Mean score of the random heads
+    random_low: float  # 95% of the random heads score between this
+    random_high: float  # and this
+    heads: int  # Heads of the model that have a score
+    above: int  # Heads of the model that score above ``random_high``: one in forty by chance
+    below: int  # Heads of the model that score below ``random_low``: one in forty by chance
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,12 +174,12 @@ class RankResult(Shown):
     #: In the order of layer, head.
     heads: Annotated[tuple[HeadRank, ...], Compare(where="{0.name}")]
     layers: Annotated[tuple[LayerRank, ...], Compare(where="layer {0.layer}")]  # In their order.
-    #: ``gaussian`` and ``fresh``; None where it was not asked for.
+    #: ``gaussian`` and ``fresh``; None where the control was not asked for.
     controls: dict[str, ControlRank | None]
     settings: Annotated[dict[str, Any], Setting()]  # share, biases, fold_layernorm, stored_dtype.
-    validation: ValidationSummary  # As in :class:`headscope.session.measured.Measured`.
-    provenance: dict[str, Any]
-    not_covered: tuple[str, ...] = ()  # What W_Q W_K^T leaves out of this model's scores.
+    validation: ValidationSummary  # Whether our attention equals the model's.
+    provenance: dict[str, Any]  # Model, versions, command, seed and text.
+    not_covered: tuple[str, ...] = ()  # Terms of this model's scores that W_Q W_K^T leaves out.
     #: What the asymmetry of patterns was measured on.
     text: dict[str, Any] | None = None
     shared: Annotated[SharedProjections | None, Compare()] = None  # None unless it was asked for.
@@ -207,7 +215,8 @@ class RankResult(Shown):
         row["asymmetry"] = ranks.asymmetry if matrix == "qk" else None
         row["symmetry"] = ranks.symmetry if matrix == "qk" else None
         if self.copying is not None:
-            row["copying"] = getattr(ranks, "copying", None) if matrix == "ov" else None
+            score = ranks.copying if isinstance(ranks, HeadRank) else None  # layers have none
+            row["copying"] = score if matrix == "ov" else None
         for kind in self.controls:
             control = self.control_of(ranks, kind, matrix)
             if control is not None:
@@ -226,7 +235,10 @@ class RankResult(Shown):
     def control_of(
         self, ranks: HeadRank | LayerRank, kind: str, matrix: str
     ) -> ControlStatistics | None:
-        """Return a control for a head, or for a layer's heads together: of as many heads."""
+        """Return the control of one matrix of a head, or of a layer's heads together.
+
+        ``kind`` is ``gaussian`` or ``fresh``; the random layers have as many heads as this one.
+        """
         control = self.controls[kind]
         if control is None:
             return None

@@ -1,8 +1,13 @@
 """``headscope rank``: how many dimensions W_Q W_K^T and W_V W_O use, from weights alone.
 
-``stats/spectra.py`` takes the weights of a layer, as :class:`Factors`, and computes their singular
-values and ranks. Here that is done for the layers of the model and for the two controls, random
-factors (``gaussian``) and freshly initialised weights (``fresh``).
+``stats/spectra.py`` does the mathematics of one layer: from its W_Q, W_K, W_V and W_O
+(:class:`Factors`) to singular values, ranks and overlaps (:class:`LayerSpectra`). Here that is done
+for the layers of the model and for the two controls, random factors (``gaussian``) and freshly
+initialised weights (``fresh``).
+
+A layer's attention is an :class:`AttentionSite`. Its ``row`` is its place among all measured sites,
+and the key of every dictionary below; its ``projections`` are its maps, one and the same object in
+layers that share all weights (ALBERT).
 """
 
 from __future__ import annotations
@@ -69,8 +74,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     widths = check_widths(loaded, options.share_projections)
 
-    # Measure the weights and the controls. Spectra need no run of the model, so it is validated
-    # meanwhile; a fresh model takes memory, and comes after.
+    # Measure the weights and the controls. Spectra need no run of the model, so a thread compares
+    # our attention with the model's meanwhile; a fresh model takes memory, and comes after.
     norms = preceding_norms(loaded) if options.fold_layernorm else {}
     factors_of = functools.partial(_factors, biases=options.biases, norms=norms)
     shapes = _layers_by_size(loaded, factors_of)
@@ -80,7 +85,7 @@ def run(model: Model, options: RankOptions) -> RankResult:
         validation = certificate.result()
         fresh = _measure_fresh(loaded, shapes, read, options) if options.fresh else None
 
-    # Measure what is asked for besides.
+    # Measure what is asked for besides: patterns of a text, copying scores, shared projections.
     patterns = None
     text = None
     if lines is not None:
@@ -124,7 +129,10 @@ def run(model: Model, options: RankOptions) -> RankResult:
 
 
 def _open(model: Model, options: RankOptions, *, needs_text: bool) -> LoadedModel:
-    """Open the model, or the stack of it that is measured: a text runs the encoder only."""
+    """Open the model, or the stack of it that is measured: a text runs the encoder only.
+
+    ``needs_text``: whether the model runs on lines, given ones or the built-in sample.
+    """
     # The unembedding that copying scores read is in the head for a task.
     open_with = open_for_tasks if options.copying else open_model
     loaded = open_with(model, need_tokenizer=needs_text, **options.loading)
@@ -135,18 +143,21 @@ def _open(model: Model, options: RankOptions, *, needs_text: bool) -> LoadedMode
         )
     if options.share_projections:
         loaded.pooling.check()
-    if not (needs_text and loaded.encoder_decoder):
-        return loaded.only(options.stack or "all")
-    if options.stack not in (None, "encoder"):
-        raise InputError(
-            f"A text runs the encoder of {loaded.name} only: leave text and share_projections out, "
-            "or choose the stack encoder."
-        )
-    return loaded.only("encoder")
+    if needs_text and loaded.encoder_decoder:
+        if options.stack not in (None, "encoder"):
+            raise InputError(
+                f"A text runs the encoder of {loaded.name} only: leave text and share_projections "
+                "out, or choose the stack encoder."
+            )
+        return loaded.only("encoder")
+    return loaded.only(options.stack or "all")
 
 
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
-    """Name what W_Q W_K^T leaves out of the scores; refuse where it is not the score at all."""
+    """Name what W_Q W_K^T leaves out of the scores; refuse where it is not the score at all.
+
+    It leaves out one term at most, such as "a relative position bias".
+    """
     config = loaded.model.config
     if rotary(loaded.model):
         raise UnsupportedModelError(
@@ -170,7 +181,7 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
 
 
 def _rank_settings(loaded: LoadedModel, options: RankOptions) -> RankSettings:
-    """Say how spectra are read, with the tolerance of the coarser type, as stored or as loaded."""
+    """Return how ranks are computed, with the tolerance of the coarser dtype: stored or loaded."""
     names = {loaded.stored_dtype or loaded.dtype, loaded.dtype}
     eps = max(torch.finfo(DTYPES[name]).eps for name in names)
     return RankSettings(options.share, eps, options.rtol)
@@ -179,7 +190,10 @@ def _rank_settings(loaded: LoadedModel, options: RankOptions) -> RankSettings:
 def _factors(
     site: AttentionSite, *, biases: bool, norms: Mapping[int, torch.nn.LayerNorm]
 ) -> Factors:
-    """Return a layer's factors, with the gain of the LayerNorm before it where that is folded."""
+    """Return a layer's factors, with the gain of the LayerNorm before it folded in.
+
+    ``norms`` has the LayerNorm of each ``row`` to fold: it is empty where none was asked for.
+    """
     weights = site.weights()
     norm = norms.get(site.row)
     if norm is not None:
@@ -192,7 +206,8 @@ def _layers_by_size(
 ) -> list[Factors]:
     """Return one layer for each number of heads that layers have, the largest first.
 
-    Each control is drawn in the shapes of each of these layers.
+    Each control is drawn in the shapes of each of these layers. A pruned model with layers of 12,
+    8, 12 and 4 heads has three of them: one with 12, one with 8 and one with 4.
     """
     by_size = {site.n_heads: site for site in loaded.sites if site.n_heads}
     return [factors_of(by_size[n_heads]) for n_heads in sorted(by_size, reverse=True)]
@@ -206,8 +221,13 @@ def _measure_weights(
     read: ReadLayers,
     options: RankOptions,
 ) -> tuple[dict[int, LayerSpectra], ControlRank]:
-    """Return the spectra of every site by its row, and the control with Gaussian entries."""
-    # Start both in the background. Layers that share all weights are measured once (ALBERT).
+    """Return the spectra of every site by its row, and the control with Gaussian entries.
+
+    ``read`` starts measuring layers in the background, and returns an iterator over their spectra;
+    it takes functions that make the layers' factors, so that few are in memory at a time.
+    """
+    # Start both in the background. Layers that share all weights, and the LayerNorm that is folded
+    # in, are measured once.
     weights_of_row = {site.row: (site.projections, norms.get(site.row)) for site in loaded.sites}
     distinct = {weights_of_row[site.row]: site for site in loaded.sites}
     measured = read(functools.partial(factors_of, site) for site in distinct.values())
@@ -232,10 +252,10 @@ def _measure_fresh(
 ) -> ControlRank | None:
     """Return the control of freshly initialised weights; None where they cannot be built.
 
-    Every layer of the fresh model is a draw. Where layers of the model have fewer heads than those
-    (it was pruned), the first heads of a fresh layer are taken.
+    Every layer of the fresh model is a draw. Where layers of the model have fewer heads than a
+    fresh layer (the model was pruned), the first heads of the fresh layer are taken.
     """
-    release_memory()  # memory that reading the model has left behind
+    release_memory()  # that reading the model has left behind
     try:
         twin = random_twin(loaded, options.seed)
     except HeadscopeError:
@@ -244,15 +264,14 @@ def _measure_fresh(
     def first_heads(site: AttentionSite, n_heads: int) -> Factors:
         return layer_factors(site.weights(), biases=options.biases).first(n_heads)
 
-    distinct = {site.projections: site for site in twin.sites}.values()
+    distinct = {site.projections: site for site in twin.sites}
     controls = []
     for shape in shapes:
         n_heads, _, d_head = shape.W_Q.shape
-        fits = [site for site in distinct if site.n_heads >= n_heads and site.d_head == d_head]
-        if fits:
-            draws = read(
-                functools.partial(first_heads, site, n_heads) for site in fits[:FRESH_LAYERS]
-            )
+        same_width = [site for site in distinct.values() if site.d_head == d_head]
+        drawn = [site for site in same_width if site.n_heads >= n_heads][:FRESH_LAYERS]
+        if drawn:
+            draws = read(functools.partial(first_heads, site, n_heads) for site in drawn)
             controls.append(layer_control(list(draws)))
     if not controls:
         return None
@@ -268,7 +287,11 @@ def _head_ranks(
     patterns: PatternAsymmetry | None,
     copying: Sequence[float | None] | None,
 ) -> Iterator[HeadRank]:
-    """Yield the ranks of a layer's heads, one by one."""
+    """Yield the ranks of a layer's heads, one by one.
+
+    ``head_ids`` are the heads' original numbers: [0, 2, 3] where head 1 was removed. Everything
+    measured is by their index, 0, 1, 2.
+    """
     cross = site.stack == "cross"  # queries and keys lie in different spaces
     for index, head in enumerate(site.head_ids):
         ranks: dict[str, Any] = {name: spectra.heads[name][index] for name in MATRICES}

@@ -1,19 +1,7 @@
-r"""Collaborative attention: one query and one key projection shared by all heads of a layer.
+"""The sweep of ``rank --share-projections``: errors, fidelity and parameters at every width.
 
-::
-
-    B_h = W_Q[h] W_K[h]^T  ~  W_Q' diag(m_h) W_K'^T        W_Q', W_K' (d_model, width)
-
-The mixing vector m_h says how much head h uses each shared dimension. All heads at once this is a
-rank-``width`` CP (PARAFAC) decomposition of the tensor of all B_h, d_model x d_model x n_heads,
-fitted by alternating least squares (tensorly).
-
-:func:`sweep_widths` is what ``rank`` calls; :func:`share_projections` fits one layer at one width,
-starting from the better of two guesses.
-
-References
-----------
-Cordonnier, Loukas & Jaggi 2020, arXiv:2006.16362, section 4.
+``collaborative.py`` fits the projections of one layer at one width. Here every layer is fitted at
+every width, beside heads that are cut to a rank of the same cost. :func:`sweep_widths` does it.
 """
 
 from __future__ import annotations
@@ -22,11 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from headscope.analyses.rank.collaborative import Mixed, score_error, share_projections, truncate
 from headscope.analyses.rank.result import SharedProjections, SharedWidth
-from headscope.core.accumulator import numpy
 from headscope.core.errors import InputError
 from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
@@ -36,213 +22,6 @@ from headscope.session.pooled_states import PooledStates, bootstrapped_mean
 from headscope.session.texts import line_batches, text_description
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
-
-#: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
-#: down by less than a hundredth of itself.
-ITERATIONS = 30
-_SETTLED = 1e-4  # Change of the relative error that ends them earlier.
-#: Ridge of every least squares step: heads that are copies of each other make it singular.
-_RIDGE = 1e-6
-_EXACT = 1e-7  # Relative error at which there is nothing to refine.
-_NOISE = 1e-13  # Directions weaker than this share of the strongest are arithmetic noise.
-
-
-class Mixed(NamedTuple):
-    """Factors of every head's scores, ``query_h key_h^T``; each (n_heads, d_model, width)."""
-
-    query: Tensor
-    key: Tensor
-
-    def first(self, width: int) -> Mixed:
-        """Keep the first columns of each head."""
-        return Mixed(self.query[..., :width], self.key[..., :width])
-
-
-class Shared(NamedTuple):
-    """Shared projections and mixing vectors, float64."""
-
-    query: Tensor  # (d_model, width). The shared projections W_Q' and W_K'.
-    key: Tensor
-    mixing: Tensor  # (n_heads, width). How much each head uses each shared dimension.
-
-    @property
-    def mixed(self) -> Mixed:
-        """The factors of every head's scores."""
-        n_heads = len(self.mixing)
-        return Mixed(self.query * self.mixing[:, None, :], self.key.expand(n_heads, -1, -1))
-
-
-def share_projections(factors: Factors, width: int) -> Mixed:
-    """Fit shared projections of one layer."""
-    # The better of two guesses.
-    guesses = [_strongest_directions(factors, width)]
-    joint = _joint_diagonal(factors, width)
-    if joint is not None:
-        guesses.append(joint)
-    errors = [score_error(factors, guess.mixed) for guess in guesses]
-    best = int(np.nanargmin(tied(errors)))
-    start = guesses[best]
-
-    # Refined, where that is better.
-    if errors[best] < _EXACT:
-        return start.mixed
-    refined = _refine(factors, start)
-    if refined is None or score_error(factors, refined.mixed) > errors[best]:
-        return start.mixed
-    return refined.mixed
-
-
-def _refine(factors: Factors, start: Shared) -> Shared | None:
-    """Alternate least squares; None where they break down."""
-    import tensorly as tl
-    from tensorly.cp_tensor import CPTensor
-    from tensorly.decomposition import parafac
-
-    tl.set_backend("numpy")
-    # In float32, scaled so that the tensor's norm is 1.
-    tensor = torch.einsum("hir,hjr->ijh", factors.W_Q, factors.W_K)
-    norm = tensor.norm()
-    width = start.mixing.shape[1]
-    scaled_start = [start.query / norm.sqrt(), start.key / norm.sqrt(), start.mixing]
-    start_arrays = [numpy(factor.float()) for factor in scaled_start]
-    try:
-        fitted = parafac(
-            numpy((tensor / norm).float()),
-            width,
-            n_iter_max=ITERATIONS,
-            init=CPTensor((np.ones(width, dtype=np.float32), start_arrays)),
-            tol=_SETTLED,
-            l2_reg=_RIDGE,
-        )
-    except np.linalg.LinAlgError:
-        return None
-    query, key, mixing = [torch.from_numpy(factor.copy()).double() for factor in fitted.factors]
-    return Shared(query * norm.sqrt(), key * norm.sqrt(), mixing)
-
-
-def score_error(factors: Factors, mixed: Mixed) -> float:
-    """Return how far the mixed factors' scores are from the heads' own.
-
-    ``sqrt(sum_h ||B_h - query_h key_h^T||_F^2 / sum_h ||B_h||_F^2)``; 0 for a layer of zeros.
-    """
-    # B - B' = [W_Q, query] [W_K, -key]^T: the norm of a product of factors.
-    gap = _product_norm(
-        torch.cat([factors.W_Q, mixed.query], -1), torch.cat([factors.W_K, -mixed.key], -1)
-    )
-    size = _product_norm(factors.W_Q, factors.W_K)
-    return float((gap / size) if size > 0 else gap)
-
-
-def _product_norm(query: Tensor, key: Tensor) -> Tensor:
-    """Return the norm of ``query key^T`` of all heads, without computing the products."""
-    r_query = torch.linalg.qr(query, mode="r").R
-    r_key = torch.linalg.qr(key, mode="r").R
-    norm: Tensor = (r_query @ r_key.mT).norm()
-    return norm
-
-
-class ScoreCosts(NamedTuple):
-    """Parameters of a layer's scores."""
-
-    separate: int  # As they are: W_Q, b_Q and W_K; b_K cannot change a pattern and does not count
-    shared: int  # With shared projections: these, mixing vectors, and b_Q W_K^T of every head
-    truncated_rank: int  # The rank that every head cut to it may have, to cost no more than these
-
-
-def score_costs(factors: Factors, width: int) -> ScoreCosts:
-    """Count the parameters of a layer's scores, with shared projections of a width."""
-    n_heads, d_model, d_head = factors.W_Q.shape
-    projections = width * (2 * d_model + n_heads)
-    return ScoreCosts(
-        separate=n_heads * d_head * (2 * d_model + 1),
-        shared=projections + n_heads * d_model,
-        truncated_rank=min(d_head, projections // (2 * d_model * n_heads)),
-    )
-
-
-def knee(widths: list[int], errors: list[float]) -> int | None:
-    """Return the width at the knee: farthest below the chord, with both axes scaled to 1.
-
-    Satopaa et al. 2011, "Finding a Kneedle in a Haystack", without its smoothing.
-    """
-    if len(widths) < 3 or not above(errors[0], errors[-1]):  # errors are shares of a layer's norm
-        return None
-    x = (np.array(widths) - widths[0]) / (widths[-1] - widths[0])
-    y = (np.array(errors) - errors[-1]) / (errors[0] - errors[-1])
-    below_chord = 1 - x - y
-    farthest = int(tied(below_chord).argmax())
-    if not above(below_chord[farthest], 0.0):  # a straight line has no knee
-        return None
-    return widths[farthest]
-
-
-def truncate(factors: Factors) -> Mixed:
-    """Write each head's B as its singular value decomposition, strongest direction first.
-
-    :meth:`Mixed.first` of the result is the best approximation of that rank, head by head.
-    """
-    basis_q, r_q = torch.linalg.qr(factors.W_Q)
-    basis_k, r_k = torch.linalg.qr(factors.W_K)
-    u, sigma, v_t = torch.linalg.svd(r_q @ r_k.mT, full_matrices=False)
-    root = sigma.sqrt()[:, None, :]
-    return Mixed(basis_q @ u * root, basis_k @ v_t.mT * root)
-
-
-def _strongest_directions(factors: Factors, width: int) -> Shared:
-    """Take the strongest singular directions of all heads, each used by its own head alone."""
-    mixed = truncate(factors)
-    strength = mixed.query.norm(dim=1) * mixed.key.norm(dim=1)  # sigma, (n_heads, d_head)
-    order: Tensor = strength.flatten().argsort(descending=True, stable=True)
-    positive = int((strength > strength.max() * _NOISE).sum())
-    chosen = order[: min(width, positive)]
-    head = chosen // strength.shape[1]
-    column = chosen % strength.shape[1]  # of that head's singular directions
-    mixing = torch.zeros(factors.n_heads, len(chosen), dtype=torch.float64)
-    mixing[head, torch.arange(len(chosen))] = 1
-    return Shared(mixed.query[head, :, column].T, mixed.key[head, :, column].T, mixing)
-
-
-def _joint_diagonal(factors: Factors, width: int) -> Shared | None:
-    """Diagonalise all heads together: exact where they truly share ``width`` projections.
-
-    ``B_h = query diag(m_h) key^T`` makes ``X Y^-1`` of two mixtures X, Y of the heads' cores have
-    the shared query directions as eigenvectors.
-    """
-    # The heads' cores: their products between the leading directions of all queries and all keys.
-    u = _leading(factors.W_Q, factors.W_K, width)
-    v = _leading(factors.W_K, factors.W_Q, width)
-    size = min(u.shape[1], v.shape[1])
-    if size == 0:  # a layer of zeros
-        return None
-    u = u[:, -size:]
-    v = v[:, -size:]
-    cores = (u.T @ factors.W_Q) @ (v.T @ factors.W_K).mT  # (n_heads, size, size)
-
-    # The eigenvectors of two random mixtures of them are the shared query directions.
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(2, factors.n_heads, generator=generator, dtype=torch.float64)
-    x, y = torch.einsum("mh,hij->mij", weights, cores)
-    try:
-        values, vectors = torch.linalg.eig(torch.linalg.lstsq(y.T, x.T).solution.T)
-        # Complex eigenvectors come in conjugate pairs: the real and imaginary part span the same.
-        basis = torch.where(values.imag >= 0, vectors.real, vectors.imag)
-        rows = torch.linalg.solve(basis, cores)
-    except RuntimeError:  # torch.linalg.LinAlgError is one
-        return None
-
-    # Each shared direction is now a matrix heads x keys of rank one, if there is structure at all.
-    mixing, sigma, key_directions = torch.linalg.svd(rows.transpose(0, 1), full_matrices=False)
-    keys = (key_directions[:, 0] * sigma[:, :1]).T
-    return Shared(u @ basis, v @ keys, mixing[:, :, 0].T)
-
-
-def _leading(W: Tensor, W_other: Tensor, width: int) -> Tensor:
-    """Leading left singular vectors of all heads' W W_other^T side by side, weakest first."""
-    gram = torch.einsum("hir,hrs,hjs->ij", W, W_other.mT @ W_other, W)
-    values, vectors = torch.linalg.eigh(gram)
-    count = min(width, int((values > _NOISE * values[-1]).sum()))
-    leading: Tensor = vectors[:, vectors.shape[1] - count :]
-    return leading
 
 
 def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
@@ -265,27 +44,33 @@ def sweep_widths(
     seed: int,
     progress: Progress,
 ) -> SharedProjections:
-    """Fit shared projections at every width; measure scores, fidelity and parameters."""
+    """Fit shared projections at every width; measure scores, fidelity and parameters.
+
+    Without a ``text`` the built-in sample is read.
+    """
     # The text that fidelity is measured on.
-    text = text or sample_corpus()
+    if text is None:
+        text = sample_corpus()
     batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text, limit)]
     lines_read = sum(len(ids) for ids, _ in batches)
     states = PooledStates(loaded, batches)
 
-    # The layers' factors by row; of layers that share all weights the first is fitted (ALBERT).
+    # W_Q and W_K of each layer that has heads, by the layer's row among all layers. Of layers that
+    # share all weights (ALBERT; ``projections`` is the same object) the first is fitted.
     sites = [site for site in loaded.sites if site.n_heads]
-    row_of_weights: dict[object, int] = {}
+    fitted_row: dict[object, int] = {}
     layers: dict[int, Factors] = {}
     for site in sites:
-        if site.projections not in row_of_weights:
-            row_of_weights[site.projections] = site.row
+        if site.projections not in fitted_row:
+            fitted_row[site.projections] = site.row
             layers[site.row] = layer_factors(site.weights())
     decomposed = {row: truncate(factors) for row, factors in layers.items()}
-    control = random_factors(next(iter(layers.values())), seed)
+    first_layer = next(iter(layers.values()))
+    control = random_factors(first_layer, seed)
 
     def fidelity(mixed: Mapping[int, Mixed]) -> Estimate:
         """Return the mean cosine to the model's own output with other scores in every layer."""
-        scores = {site.row: mixed[row_of_weights[site.projections]] for site in sites}
+        scores = {site.row: mixed[fitted_row[site.projections]] for site in sites}
         return bootstrapped_mean(np.concatenate(states.cosines(scores=scores)), seed)
 
     # At every width: heads that share projections, and heads cut to a rank of the same cost.
@@ -297,8 +82,8 @@ def sweep_widths(
             shared[row] = share_projections(factors, width)
             rank = score_costs(factors, width).truncated_rank
             truncated[row] = decomposed[row].first(rank)
-            fitted = len(results) * len(layers) + len(shared)
-            progress("shared projections", fitted, len(widths) * len(layers))
+            fits_done = len(results) * len(layers) + len(shared)
+            progress("shared projections", fits_done, len(widths) * len(layers))
         control_error = score_error(control, share_projections(control, width))
         results.append(
             _measure_width(
@@ -325,7 +110,11 @@ def _measure_width(
     control_error: float,
     fidelity: Callable[[Mapping[int, Mixed]], Estimate],
 ) -> SharedWidth:
-    """Measure the errors, the fidelity and the parameters of layers with shared projections."""
+    """Measure the errors, the fidelity and the parameters of layers with shared projections.
+
+    ``layers``, ``shared`` and ``truncated`` are by the layer's row: the heads as they are, with
+    shared projections, and each cut to a lower rank. ``fidelity`` runs the model with such scores.
+    """
     errors = tuple(score_error(factors, shared[row]) for row, factors in layers.items())
     truncated_errors = [score_error(factors, truncated[row]) for row, factors in layers.items()]
     costs = [score_costs(factors, width) for factors in layers.values()]
@@ -344,3 +133,44 @@ def _measure_width(
         parameters_saved=separate_parameters - shared_parameters,
         share_saved=1 - shared_parameters / separate_parameters,
     )
+
+
+class ScoreCosts(NamedTuple):
+    """Parameters of a layer's scores."""
+
+    #: Of the heads as they are: W_Q, b_Q and W_K. b_K cannot change a pattern and does not count.
+    separate: int
+    #: With shared projections: W_Q', W_K', mixing vectors, and b_Q W_K^T of every head.
+    shared: int
+    #: The largest rank to which every head may be cut, to cost no more than the shared projections.
+    truncated_rank: int
+
+
+def score_costs(factors: Factors, width: int) -> ScoreCosts:
+    """Count the parameters of a layer's scores, with shared projections of a width."""
+    n_heads, d_model, d_head = factors.W_Q.shape
+    projections = width * (2 * d_model + n_heads)  # W_Q', W_K' and mixing vectors
+    bias_terms = n_heads * d_model  # b_Q W_K^T of every head, which cut heads have, too
+    cost_of_one_rank = 2 * d_model * n_heads  # a column of W_Q and one of W_K, in every head
+    return ScoreCosts(
+        separate=n_heads * d_head * (2 * d_model + 1),
+        shared=projections + bias_terms,
+        truncated_rank=min(d_head, projections // cost_of_one_rank),
+    )
+
+
+def knee(widths: list[int], errors: list[float]) -> int | None:
+    """Return the width at the knee of the errors: farthest below the chord; None without a knee.
+
+    The chord joins the first point and the last, and both axes are scaled from 0 to 1.
+    Satopaa et al. 2011, "Finding a Kneedle in a Haystack", without its smoothing.
+    """
+    if len(widths) < 3 or not above(errors[0], errors[-1]):  # errors are shares of a layer's norm
+        return None
+    x = (np.array(widths) - widths[0]) / (widths[-1] - widths[0])
+    y = (np.array(errors) - errors[-1]) / (errors[0] - errors[-1])
+    below_chord = 1 - x - y
+    farthest = int(tied(below_chord).argmax())
+    if not above(below_chord[farthest], 0.0):  # a straight line has no knee
+        return None
+    return widths[farthest]

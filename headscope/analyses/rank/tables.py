@@ -1,4 +1,8 @@
-"""Tables of ``rank``: heads and layers beside random weights."""
+"""Tables of ``rank``: heads and layers beside random weights.
+
+A row of random weights comes from a control, a :class:`LayerControl`: the mean ranks of random
+layers with the same shapes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _COLUMNS = ("numerical", "stable", "effective", "90%", "95%", "99%", "asymmetry"
 
 
 def means_of_heads(result: RankResult) -> b.Table:
-    """Show the mean head of each matrix, with its controls below."""
+    """Show the means over heads of each matrix, with its controls below."""
     rows: list[list[str]] = []
     for matrix in MATRICES:
         heads = [_numbers(matrix, getattr(head, matrix), head.asymmetry) for head in result.heads]
@@ -49,8 +53,9 @@ def layers_table(result: RankResult, matrix: str) -> b.Table:
 def _numbers(
     matrix: str, ranks: MatrixRank | ControlStatistics, asymmetry: float | None
 ) -> list[float | None]:
-    """Return the numbers of a row; only W_Q W_K^T has an asymmetry."""
-    asymmetry = asymmetry if matrix == "qk" else None
+    """Return the numbers of a row, in the order of the columns; only ``qk`` has an asymmetry."""
+    if matrix != "qk":
+        asymmetry = None
     return [*statistics(ranks).values(), asymmetry, symmetry_of(asymmetry)]
 
 
@@ -71,18 +76,23 @@ def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
 
 
 def _count(value: float | None) -> str:
-    """Write a count without decimals, and the mean of counts with one."""
+    """Write a count without decimals, and a mean of counts with one: 12.0 -> 12, 12.5 -> 12.5."""
     return decimal(value, 1).removesuffix(".0")
 
 
 def overlaps_table(result: RankResult) -> b.Table:
-    """Show how far the subspaces of a layer's heads overlap, and those of random heads."""
+    """Show how far the subspaces of a layer's heads overlap, and how far those of random heads do.
+
+    An overlap is a matrix, heads by heads. A head's query subspace overlaps with itself fully, so
+    the diagonal counts only where query subspaces meet key subspaces.
+    """
     rows = []
     for layer in result.layers:
         overlap = layer.overlap
+        query_query = _mean_off_diagonal(overlap.query)
+        key_key = _mean_off_diagonal(overlap.key)
         query_key = mean_of(itertools.chain.from_iterable(overlap.query_key))
-        means = [_between_heads(overlap.query), _between_heads(overlap.key), query_key]
-        rows.append([layer.name, *map(decimal, means)])
+        rows.append([layer.name, decimal(query_query), decimal(key_key), decimal(query_key)])
     for name, control in _controls(result):
         rows.append([name, *map(decimal, control.overlap.values())])
     return b.text_table(
@@ -92,16 +102,20 @@ def overlaps_table(result: RankResult) -> b.Table:
     )
 
 
-def _between_heads(overlap: Sequence[Sequence[float]]) -> float | None:
-    """Return the mean over pairs of different heads."""
+def _mean_off_diagonal(overlap: Sequence[Sequence[float]]) -> float | None:
+    """Return the mean over pairs of different heads; None where there is one head."""
     values: list[float] = []
-    for i, row in enumerate(overlap):
-        values += [value for j, value in enumerate(row) if i != j]
+    for head, overlaps in enumerate(overlap):
+        values += [value for other_head, value in enumerate(overlaps) if other_head != head]
     return mean_of(values)
 
 
 def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
-    """Yield every control by its name: one for each number of heads where layers differ in it."""
+    """Yield every control by its name.
+
+    ``gaussian`` and ``fresh``; where layers of a pruned model differ in their number of heads, one
+    for each number: ``gaussian/12``, ``gaussian/8``, ``fresh/12``, ``fresh/8``.
+    """
     for kind, control in result.controls.items():
         if control is None:
             continue
@@ -113,7 +127,10 @@ def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
 
 
 def control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> Mapping[str, float]:
-    """Return each control's mean dims90, for layers with as many heads as the measured ones."""
+    """Return each control's mean dims90 of W_Q W_K^T, over the same shapes as ``rows``.
+
+    dims90 is the number of dimensions that hold 90% of the sum of (squared) singular values.
+    """
     means = {}
     for name in result.controls:
         controls = [result.control_of(row, name, "qk") for row in rows]

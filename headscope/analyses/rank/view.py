@@ -1,4 +1,9 @@
-"""What is shown of ``rank``: how many dimensions heads and layers need, and random weights."""
+"""What is shown of ``rank``: how many dimensions heads and layers use, beside random weights.
+
+:func:`blocks` lists everything a person sees, as plain values that the terminal, the page and the
+figure files draw (``b`` is :mod:`headscope.show.blocks`). A *control* is the same measurement on
+random weights. ``dims["90"]``, or dims90, is how many dimensions hold 90% of a matrix.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,8 @@ from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
-#: Beyond this rtol the numerical rank says more about the stored type than about the matrix.
+#: Beyond this tolerance (relative to the largest singular value) the numerical rank says more about
+#: the stored dtype than about the matrix.
 _COARSE = 0.1
 #: What the controls are called in a sentence.
 _LONG = {"gaussian": "Gaussian", "fresh": "freshly initialised"}
@@ -43,13 +49,13 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         yield b.Text(note, "warning")
     settings = result.settings
     folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
-    conditions = b.Text(
+    model_and_settings = b.Text(
         f"{model_line(result).plain}\nWeights stored as {settings['stored_dtype']}, analysed in "
         f"float64; biases {settings['biases']}d{folded}",
         on=b.TERMINAL,
     )
     if not result.heads:
-        yield conditions
+        yield model_and_settings
         return
     gaussian = result.controls["gaussian"]
     assert gaussian is not None  # it is always drawn
@@ -57,7 +63,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     yield means_of_heads(result)
     yield layers_table(result, "qk")
     yield layers_table(result, "ov")
-    gaussian_head = gaussian.geometries[0].heads["qk"]
+    gaussian_head = gaussian.geometries[0].heads["qk"]  # of a layer with the most heads
     yield b.HeadMap(
         f"Effective rank of W_Q W_K^T, {model_name(result)}; a Gaussian head has "
         f"{gaussian_head.effective_rank:.1f}",
@@ -66,7 +72,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         digits=1,
         file="effective_rank",
     )
-    yield conditions
+    yield model_and_settings
     yield overlaps_table(result)
     yield from _on_text(result)
     yield from _copying(result)
@@ -93,8 +99,10 @@ def rank_sentence(result: RankResult) -> str:
     random_heads = control_means(result, result.heads)
     layer_width = max(len(layer.qk.singular_values) for layer in result.layers)
     head_width = max(len(head.qk.singular_values) for head in result.heads)
-    shares = random_layers and all(layer_mean < 0.9 * mean for mean in random_layers.values())
-    answer = "The heads of a layer share dimensions: " if shares else ""
+    below_each_control = all(layer_mean < 0.9 * mean for mean in random_layers.values())
+    answer = ""
+    if random_layers and below_each_control:
+        answer = "The heads of a layer share dimensions: "
     return (
         f"{answer}{layer_mean:.1f} of {layer_width} dimensions carry 90% of a layer's W_Q W_K^T "
         f"(sum of {summed(result)}){_random_need(random_layers)}. One head needs "
@@ -103,11 +111,14 @@ def rank_sentence(result: RankResult) -> str:
     )
 
 
-def _random_need(random: Mapping[str, float]) -> str:
-    """Say how many dimensions each control needs; nothing where there is no control."""
-    if not random:
+def _random_need(control_means: Mapping[str, float]) -> str:
+    """Say how many dimensions each control needs; nothing where there is no control.
+
+    {"gaussian": 30.1} -> "; random weights need 30.1 (Gaussian)".
+    """
+    if not control_means:
         return ""
-    needs = " and ".join(f"{mean:.1f} ({_LONG[name]})" for name, mean in random.items())
+    needs = " and ".join(f"{mean:.1f} ({_LONG[name]})" for name, mean in control_means.items())
     return f"; random weights need {needs}"
 
 
@@ -156,10 +167,12 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
         return
     rows = []
     for layer in result.layers:
-        row = (layer.stack, layer.layer)
-        heads = [head for head in result.heads if (head.stack, head.layer) == row]
-        patterns = [head.pattern_asymmetry for head in heads if head.pattern_asymmetry]
-        rows.append([layer.name, decimal(mean_of(pattern.value for pattern in patterns))])
+        asymmetries: list[float | None] = []
+        for head in result.heads:
+            same_layer = (head.stack, head.layer) == (layer.stack, layer.layer)
+            if same_layer and head.pattern_asymmetry is not None:
+                asymmetries.append(head.pattern_asymmetry.value)
+        rows.append([layer.name, decimal(mean_of(asymmetries))])
     yield b.text_table(
         ("", "pattern asymmetry"),
         rows,
@@ -175,10 +188,11 @@ def _copying(result: RankResult) -> Iterator[b.Block]:
     if copying is None:
         return
     span = f"{copying.random_low:.2f} to {copying.random_high:.2f}"
+    by_chance = copying.heads / 40  # 2.5% beyond either end of an interval of 95%
     yield b.Text(
         f"{copying.above} of {copying.heads} heads write the tokens that they look at more than "
         f"random heads do, {copying.below} less: 95% of {copying.draws} heads with Gaussian W_V "
-        f"and W_O have a copying score from {span}, so {copying.heads / 40:.1f} are expected on "
+        f"and W_O have a copying score from {span}, so {by_chance:.1f} are expected on "
         "either side by chance. Of the weights alone: LayerNorms, other layers and what stands "
         "between the last layer and the unembedding are left out."
     )
@@ -188,10 +202,11 @@ def _copying(result: RankResult) -> Iterator[b.Block]:
             "its configuration ties them.",
             "warning",
         )
+    scored_heads = [head for head in result.heads if head.stack == copying.stack]
     yield b.HeadMap(
         f"Copying score: eigenvalues of W_E W_V W_O W_U, sum / sum of sizes; random heads {span}",
         "1 copies, -1 suppresses",
-        {(h.layer_name, h.head): h.copying for h in result.heads if h.stack == copying.stack},
+        {(head.layer_name, head.head): head.copying for head in scored_heads},
         digits=2,
         file="copying",
         bold_from=copying.random_high,
@@ -229,7 +244,7 @@ def _asymmetry_text(head: HeadRank) -> str:
 
 
 def _card_ranks(result: RankResult, head: HeadRank, matrix: str) -> list[str]:
-    """Write a matrix of a head: dims90, the same of each control, effective and stable rank."""
+    """Write a matrix of a head: dims90, each control's dims90, effective and stable rank."""
     ranks = getattr(head, matrix)
     cells = [NAMES[matrix], decimal(ranks.dims["90"], 0)]
     for kind in result.controls:
@@ -239,8 +254,13 @@ def _card_ranks(result: RankResult, head: HeadRank, matrix: str) -> list[str]:
 
 
 def _short(value: float | None, digits: int = 1) -> str:
-    """Write a number with few digits, and a small one so that it does not look like zero."""
-    return decimal(value, digits) if value is None or value >= 0.1 else ratio_text(value)
+    """Write a number with few digits, and a small one so that it does not look like zero.
+
+    12.34 -> "12.3"; below 0.1, where this would be "0.0", with as many digits as it takes.
+    """
+    if value is None or value >= 0.1:
+        return decimal(value, digits)
+    return ratio_text(value)
 
 
 def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
@@ -253,8 +273,8 @@ def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
         mean = mean_of(row.qk.dims["90"] for row in rows)
         random = control_means(result, rows)
         controls = [f"{name} {control_mean:.1f}" for name, control_mean in random.items()]
-        what = f"dims90 of W_Q W_K^T, {kind}"
-        yield KeyNumber(what, decimal(mean, 1), ", ".join(controls) or "-", Estimate(mean))
+        title = f"dims90 of W_Q W_K^T, {kind}"
+        yield KeyNumber(title, decimal(mean, 1), ", ".join(controls) or "-", Estimate(mean))
 
 
 VIEW = view(

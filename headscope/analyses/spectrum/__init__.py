@@ -1,4 +1,8 @@
-"""Singular values of softmax matrices: what ``headscope spectrum`` can be asked."""
+"""Singular values of softmax matrices: the options of ``headscope spectrum``, and the function.
+
+A field with ``Option`` or ``Usual`` is one option: ``--help`` shows the usual ones, and all of them
+with ``--help-all``. The last line makes ``headscope.spectrum(model, ...)`` of the class.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,12 @@ if TYPE_CHECKING:
     from headscope.analyses.classify.result import ClassifyResult
     from headscope.data.corpus import Corpus
 
+    #: A text: a file, or lines (or pairs of source and target) in memory.
     Lines = str | Path | Corpus | Sequence[str | tuple[str, str]]
     Classification = str | Path | ClassifyResult
 else:
+    # At run time the types tell the command line alone that it reads the name of a file; the
+    # modules of the others would load torch.
     Lines = Classification = Path
 
 
@@ -47,7 +54,7 @@ class SpectrumOptions(ResumableOptions):
         "headscope spectrum ./my-bert --text wiki.txt --length 512 --control -o out/",
         "headscope spectrum demo --text wiki.txt --sequences 10000 -o out/ --resume",
     )
-    in_report: ClassVar[dict[str, Any]] = {"control": True}
+    in_report: ClassVar[dict[str, Any]] = {"control": True}  # the default in ``headscope report``
 
     text: Annotated[
         Lines | None,
@@ -118,7 +125,10 @@ class SpectrumOptions(ResumableOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse two options that both say how much is measured."""
+        """Refuse two options that both say how much is measured.
+
+        In an error ``$sequences`` stands for the option, as a flag or as a keyword of Python.
+        """
         super().check()
         if self.sequences is not None and self.precision is not None:
             raise OptionError(
@@ -127,9 +137,10 @@ class SpectrumOptions(ResumableOptions):
             )
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps: the model, random twins, and the cheap forms of attention."""
-        cheap = ("cheap forms, head by head", "cheap forms, all heads") if self.efficient else ()
-        return ("model", *cheap)
+        """Name the steps whose progress is shown: the model, and the cheap forms of attention."""
+        if self.efficient:
+            return ("model", "cheap forms, head by head", "cheap forms, all heads")
+        return ("model",)
 
 
 spectrum = entry(SpectrumOptions, SpectrumResult, "headscope.analyses.spectrum.run")

@@ -1,4 +1,9 @@
-"""What is shown of cheap stand-ins for attention: what they cost, and how near they stay."""
+"""What is shown of cheap stand-ins for attention: what they cost, and how near they stay.
+
+A stand-in, or *form*, computes only some of the n^2 scores (its cost) and gives every head another
+output z'. A point is one form at one size. Blocks (``b``) are plain values that the terminal, the
+page and the figure files draw.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, model_name
 from headscope.stats.estimate import Estimate
 
-#: What the forms are called in tables and figures, and their colours and markers.
+#: By form: its name in tables and figures, and the colour and marker of its line.
 _FORMS = {
     "truncated": ("truncated P", b.BLACK, "o"),
     "bound": ("bound: best rank-k z", b.VERMILION, "*"),
@@ -48,16 +53,17 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
         [
             _cost_chart(
                 efficient,
-                "each head alone",
-                "relative error of z, mean over heads",
-                lambda point: point.error,
+                title="each head alone",
+                y_title="relative error of z, mean over heads",
+                loss_of=lambda point: point.error,
                 levels={"zeros in place of z": 1.0},
             ),
             _cost_chart(
                 efficient,
-                "the model with all heads replaced",
-                "1 - cosine of the pooled last state",
-                _lost_fidelity,
+                title="the model with all heads replaced",
+                y_title="1 - cosine of the pooled last state",
+                loss_of=_lost_fidelity,
+                levels={},
             ),
         ],
         "spectrum_efficient",
@@ -79,9 +85,9 @@ def _table(efficient: EfficientResult) -> b.Table:
                 f"control: {name}" if point.form in efficient.controls else name,
                 str(point.size),
                 decimal(point.cost),
-                share_text(point.error).replace("+-0.", "+-."),
+                _short_share(point.error),
                 decimal(point.mass),
-                share_text(point.fidelity).replace("+-0.", "+-."),
+                _short_share(point.fidelity),
             ]
         )
     return b.text_table(
@@ -93,49 +99,57 @@ def _table(efficient: EfficientResult) -> b.Table:
     )
 
 
+def _short_share(share: Estimate) -> str:
+    """Write a share with half of its interval, in few characters: 0.912 +-.008."""
+    return share_text(share).replace("+-0.", "+-.")
+
+
 def _lost_fidelity(point: CheapPoint) -> Estimate:
-    """Return 1 minus the fidelity of the full model."""
+    """Return 1 - fidelity; the fidelity of the unchanged model is 1."""
     return Estimate.around(1.0 - value_of(point.fidelity), point.fidelity.half_width)
 
 
 def _cost_chart(
     efficient: EfficientResult,
     title: str,
-    y: str,
+    y_title: str,
     loss_of: Callable[[CheapPoint], Estimate],
-    levels: Mapping[str, float] | None = None,
+    levels: Mapping[str, float],
 ) -> b.Chart:
-    """Draw what each form loses by its cost; ``levels`` are lines across, beside uniform's."""
+    """Draw what each form loses by its cost: a line a form, for uniform attention a line across.
+
+    ``levels`` are further lines across. A logarithmic axis cannot show 0: points and lines without
+    a loss are left out, and the name of a form says so.
+    """
     series = []
     for form, (name, colour, marker) in _FORMS.items():
-        control = form in efficient.controls
+        is_control = form in efficient.controls
         points = [point for point in efficient.points if point.form == form]
-        if form == "uniform":  # a line across, below
+        if form == "uniform":  # drawn as a line across, below
             points = []
-        # A logarithmic axis cannot show a loss of 0.
         shown = [point for point in points if value_of(loss_of(point)) > 0]
         label = ""
         if points:
-            label = f"control: {name}" if control else name
+            label = f"control: {name}" if is_control else name
         if len(shown) < len(points):
             label += ", then 0"
         series.append(
             b.Series(
-                label,
-                [point.cost for point in shown],
-                [loss_of(point) for point in shown],
+                name=label,
+                x=[point.cost for point in shown],
+                y=[loss_of(point) for point in shown],
                 colour=colour,
                 marker=marker,
-                dash="--" if control else "-",
+                dash="--" if is_control else "-",
             )
         )
     uniform = next(point for point in efficient.points if point.form == "uniform")
-    all_levels = {"control: uniform attention": value_of(loss_of(uniform)), **(levels or {})}
+    all_levels = {"control: uniform attention": value_of(loss_of(uniform)), **levels}
     return b.Chart(
-        title,
-        "fraction of the n^2 scores",
-        y,
-        series,
+        title=title,
+        x="fraction of the n^2 scores",
+        y=y_title,
+        series=series,
         levels={name: level for name, level in all_levels.items() if level > 0},
         x_scale="log",
         y_scale="log10",

@@ -5,7 +5,11 @@ For the pattern P (n x n) of one head on one sequence, with singular values sigm
     share(k)    = sum_{i<=k} sigma_i   / sum_i sigma_i
     share_sq(k) = sum_{i<=k} sigma_i^2 / sum_i sigma_i^2
 
-and means of both over sequences of exactly n tokens; a padded row would fake low rank.
+and means of both over sequences of exactly n tokens; a padded row would fake low rank. In names
+``curve`` is share(1..n), and ``sq`` means of the squares sigma^2.
+
+:class:`Spectrum` holds the sums over sequences, and :class:`PatternSpectra` adds to them while a
+model runs. :func:`known_patterns` are the controls, which need no model.
 
 References
 ----------
@@ -33,21 +37,27 @@ DRAWS = 5  # Draws of random logits that are averaged; their shares differ in th
 def shares(sigma: Array) -> Array:
     """Return the share that the k largest of descending values (..., n) hold, for k = 1..n.
 
-    Rises to exactly 1; all 1 where every value is 0.
+    [3, 1] -> [0.75, 1]. It rises to exactly 1; all are 1 where every value is 0.
     """
     sums = np.cumsum(sigma, axis=-1)
     total = sums[..., -1:]
-    return np.where(total > 0, sums / np.where(total > 0, total, 1.0), 1.0)
+    nonzero_total = np.where(total > 0, total, 1.0)
+    return np.where(total > 0, sums / nonzero_total, 1.0)
 
 
 class Spectrum(Accumulator):
-    """Sums over sequences of each head's curves, and of its attention to fixed offsets."""
+    """Sums over sequences of each head's curves, and of its attention to fixed offsets.
+
+    An offset is the position of a key relative to its query: OFFSETS are -5 to 5 without 0.
+    """
 
     def __init__(self, n_layers: int, n_heads: int, length: int) -> None:
         shape = (n_layers, n_heads, length)
-        self.count: Array = np.zeros((n_layers, n_heads), dtype=np.int64)
+        self.count: Array = np.zeros((n_layers, n_heads), dtype=np.int64)  # sequences
+        # Sums of share(k) and of share_sq(k); ``_squares`` are sums of these numbers squared, from
+        # which standard errors follow.
         self.curve, self.curve_squares, self.curve_sq, self.curve_sq_squares = zeros(4, *shape)
-        self.offsets: Array = np.zeros((n_layers, n_heads, len(OFFSETS)))
+        self.offsets: Array = np.zeros((n_layers, n_heads, len(OFFSETS)))  # sums of mean weights
 
     def update(self, layer: int, heads: slice, sigma: Array, offsets: Array) -> None:
         """Add some sequences of some heads of a layer.
@@ -55,13 +65,13 @@ class Spectrum(Accumulator):
         ``sigma`` (sequences, heads, length) descends; ``offsets`` (sequences, heads, len(OFFSETS))
         is the mean weight at each offset.
         """
-        plain = shares(sigma)
-        squared = shares(sigma**2)
+        curve = shares(sigma)
+        curve_sq = shares(sigma**2)
         self.count[layer, heads] += len(sigma)
-        self.curve[layer, heads] += plain.sum(0)
-        self.curve_squares[layer, heads] += (plain**2).sum(0)
-        self.curve_sq[layer, heads] += squared.sum(0)
-        self.curve_sq_squares[layer, heads] += (squared**2).sum(0)
+        self.curve[layer, heads] += curve.sum(0)
+        self.curve_squares[layer, heads] += (curve**2).sum(0)
+        self.curve_sq[layer, heads] += curve_sq.sum(0)
+        self.curve_sq_squares[layer, heads] += (curve_sq**2).sum(0)
         self.offsets[layer, heads] += offsets.sum(0)
 
     @property
@@ -92,8 +102,9 @@ class Spectrum(Accumulator):
 
 
 class PatternSpectra(SiteObserver):
-    """The observer that feeds a :class:`Spectrum`, chunk by chunk.
+    """Adds what it observes of a running model to a :class:`Spectrum`, chunk by chunk.
 
+    A chunk, an :class:`Activations`, has the patterns of some sequences and heads of a layer.
     ``content`` gives the query positions of a stack that are not special tokens; ``sums`` may be
     exchanged between batches.
     """
@@ -107,16 +118,17 @@ class PatternSpectra(SiteObserver):
         """Decompose one chunk of patterns."""
         content = self._content(site.stack)
         first = content.start or 0
-        queries = site.pattern[..., content, :]
-        n_queries, n_keys = queries.shape[-2:]
-        # The mean weight at each offset: query i of these stands at position first + i.
+        content_rows = site.pattern[..., content, :]  # (sequences, heads, content queries, keys)
+        n_queries, n_keys = content_rows.shape[-2:]
+        # The mean weight at each offset. Row i is the query at position first + i, and looks at
+        # key first + i + offset: that is the diagonal number first + offset.
         means = []
         for offset in OFFSETS:
             diagonal = first + offset
             if -n_queries < diagonal < n_keys:
-                means.append(queries.diagonal(diagonal, -2, -1).mean(-1))
+                means.append(content_rows.diagonal(diagonal, -2, -1).mean(-1))
             else:
-                means.append(queries.new_zeros(queries.shape[:2]))
+                means.append(content_rows.new_zeros(content_rows.shape[:2]))
         offsets = numpy(torch.stack(means, dim=-1).cpu().double())
         sigma = self._pool(singular_values, site.pattern)
         self.sums.update(site.row, site.heads, sigma, offsets)
@@ -125,11 +137,13 @@ class PatternSpectra(SiteObserver):
 def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
     """Return what the k largest singular values of each control pattern hold, by name.
 
-    ``random-logits`` are softmax(N(0, 1)), drawn; the singular values of the others are known.
+    ``random-logits`` are softmax(N(0, 1)), drawn; the singular values of the others are known:
+    ``uniform`` attention to all tokens, ``identity`` (each token to itself) and ``previous-token``.
     """
-    uniform = np.zeros(length)  # of rank one
+    uniform = np.zeros(length)  # rank one
     uniform[0] = 1.0
-    previous = np.ones(length)  # the first two tokens both look at the first
+    # The first two tokens both look at the first: one singular value of sqrt(2), and one of 0.
+    previous = np.ones(length)
     previous[0] = np.sqrt(2.0)
     previous[-1] = 0.0
     generator = np.random.default_rng(seed % 2**64)
@@ -145,15 +159,15 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
     }
     controls = {}
     for name, sigma in spectra.items():
-        share = shares(np.array(sigma))
-        curve = share.mean(axis=0)
+        curves = shares(np.array(sigma))  # (draws, length)
+        curve = curves.mean(axis=0)
         curve_sq = shares(np.square(sigma)).mean(axis=0)
         controls[name] = SpectrumControl(
             share_at_k=float(curve[k - 1]),
             share_sq_at_k=float(curve_sq[k - 1]),
             curve=tuple(curve.tolist()),
             curve_sq=tuple(curve_sq.tolist()),
-            std=float(share[:, k - 1].std(ddof=1)) if len(sigma) > 1 else None,
+            std=float(curves[:, k - 1].std(ddof=1)) if len(sigma) > 1 else None,
             draws=len(sigma),
         )
     return controls

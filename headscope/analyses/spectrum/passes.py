@@ -1,4 +1,10 @@
-"""Passes over the windows of a text: of the model, and of the same model with random weights."""
+"""Passes over the windows of a text: of the model, and of the same model with random weights.
+
+A *window* is a sequence of exactly n tokens; :class:`Windows` holds all windows of the text, and an
+``order`` is the numbers of those to measure. A :class:`Spectrum` holds the sums over sequences of
+what is measured of every head. One process measures all batches, or several share them; then all of
+them decide from the same sums when to stop.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +29,28 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.resume import RunState
 from headscope.stats.statistics import FEWEST_DRAWS, crossed_mean
 
-MINIMUM = 16  # Fewest sequences before precision decides: with fewer, the spread is a guess
+MINIMUM = 16  # Fewest sequences before precision decides: with fewer, an interval is a guess
 BATCH_TOKENS = 1024  # Tokens of one batch; whether to stop is decided after each
-#: Initialisations that the windows are dealt out to: one alone would have no spread.
+#: Initialisations that the windows are dealt out to: one alone would not show how they differ.
 INITIALISATIONS = 5
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What all passes of a run share, and the passes themselves."""
+    """What all passes of a run share; :meth:`measure` is one pass."""
 
     windows: Windows
-    k: int  # Largest singular values whose share has to be precise
-    pool: MatrixPool
-    saved: RunState[Spectrum]  # Where a pass is saved, to go on after an interruption
-    tell: Progress
+    k: int  # How many of the largest singular values a share counts
+    pool: MatrixPool  # Decomposes matrices on all cores
+    saved: RunState[Spectrum]  # Keeps the sums of each pass in a file, to go on after interruption
+    tell: Progress  # Shows how far a pass is
 
     def enough(self, sums: Spectrum, precision: float | None) -> bool:
-        """Whether every head's mean is precise enough; never where a number was asked for."""
+        """Whether every head's share at k is precise enough to stop.
+
+        ``precision`` is the half-width of the 95% interval to reach; None where a number of
+        sequences was asked for: then it is never enough.
+        """
         if precision is None or sums.sequences < MINIMUM:
             return False
         return sums.worst_half_width(self.k) < precision
@@ -50,32 +60,37 @@ class Passes:
     ) -> Spectrum:
         """Stream windows through a model until it is enough; no pattern outlives its layer.
 
-        ``order`` are their numbers; ``name`` is what the pass is saved and shown under.
+        ``order`` has the numbers of the windows; ``name`` is what the pass is saved and shown
+        under.
         """
         windows = self.windows
         new_sums = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
         batches_done, sums = self._saved(new_sums, name)
         observer = PatternSpectra(sums, self.pool, windows.content)
 
-        # The same batches every time; of an interrupted run the first are already in the sums.
-        size = max(1, BATCH_TOKENS // windows.length)
-        batches = (order[start : start + size] for start in range(0, len(order), size))
+        # The batches are the same every time: those of an interrupted run are skipped.
+        batch_size = max(1, BATCH_TOKENS // windows.length)
+        starts = range(0, len(order), batch_size)
+        batches = (order[start : start + batch_size] for start in starts)
         remaining = itertools.islice(batches, batches_done, None)
-        with routed(
-            loaded.model, Router(loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites)
-        ) as router:
-            # Each process measures one batch at a time, so that all stop where one alone would.
+        # Our attention runs in place of the model's, and shows its patterns to the observer.
+        router = Router(loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites)
+        with routed(loaded.model, router):
+            # In each round every process measures one batch.
+            n_processes = current().size
             while not self.enough(sums, precision):
-                round_batches = list(itertools.islice(remaining, current().size))
+                round_batches = list(itertools.islice(remaining, n_processes))
                 if not round_batches:
                     break
                 process_sums = new_sums()
                 observer.sums = process_sums
-                for batch in share(round_batches):
-                    router.run(functools.partial(loaded.forward, *self._inputs(loaded, batch)))
-                sums_by_batch = sums_by_rank(process_sums, new_sums, f"spectra of {name}")
-                # In the last round there may be fewer batches than processes.
-                for batch_sums, _ in zip(sums_by_batch, round_batches, strict=False):
+                for batch in share(round_batches):  # the one of this process, or none
+                    inputs = self._inputs(loaded, batch)
+                    router.run(functools.partial(loaded.forward, *inputs))
+                # Process i has measured batch i of the round. They are added one by one, until it
+                # is enough, so that several processes stop at the batch where one alone would.
+                sums_by_process = sums_by_rank(process_sums, new_sums, f"spectra of {name}")
+                for batch_sums in sums_by_process[: len(round_batches)]:
                     if not self.enough(sums, precision):
                         sums.merge(batch_sums)
                         batches_done += 1
@@ -85,9 +100,9 @@ class Passes:
         return sums
 
     def _saved(self, new_sums: Callable[[], Spectrum], name: str) -> tuple[int, Spectrum]:
-        """Return how many batches of a pass are done, and their sums.
+        """Return how many batches of a pass are done, and their sums; 0 and empty ones at first.
 
-        All processes go on from what the first one has saved.
+        Process 0 has saved them: it sends them to the others, the number among the arrays.
         """
         batches_done, sums = self.saved.load(new_sums(), name)
         state = {**sums.state(), "done": np.array(batches_done)}
@@ -97,7 +112,10 @@ class Passes:
         return batches_done, sums
 
     def _inputs(self, loaded: LoadedModel, batch: Array) -> list[torch.Tensor]:
-        """Return what the model is called with: tokens and mask, of source and target if pairs."""
+        """Return what the model is called with on a batch of windows.
+
+        [token ids, mask]; for pairs [source ids, source mask, target ids, target mask].
+        """
         inputs = []
         for ids in self.windows.inputs(batch):
             tokens = torch.from_numpy(ids).to(loaded.device)
@@ -105,9 +123,10 @@ class Passes:
         return inputs
 
     def _expected(self, sums: Spectrum, precision: float | None, total: int) -> int:
-        """Estimate how many sequences it will take to be precise enough; all where that is open."""
+        """Estimate how many of ``total`` sequences it will take to be precise enough."""
         if precision is None or sums.sequences < MINIMUM:
             return total
+        # A half-width shrinks with the root of the number of sequences.
         needed = sums.sequences * (sums.worst_half_width(self.k) / precision) ** 2
         return min(total, max(sums.sequences, int(np.ceil(needed))))
 
@@ -119,16 +138,17 @@ class Passes:
         Each window goes to one of them, in turn: together they cost one pass. ``threshold`` is the
         share above which a head is low rank.
         """
-        count = min(INITIALISATIONS, len(order))
+        n_draws = min(INITIALISATIONS, len(order))
         draws: list[RandomDraw] = []
-        curves: list[Array] = []
+        curves: list[Array] = []  # mean over heads of each initialisation, (length,)
         curves_sq: list[Array] = []
         n_heads = 0
-        for i in range(count):
+        for i in range(n_draws):
             seed = (first_seed + i) % 2**63
-            name = f"random weights {i + 1} of {count}"
-            sums = self.measure(random_twin(loaded, seed), order[i::count], None, name)
-            is_head = sums.count > 0  # (layers, heads)
+            name = f"random weights {i + 1} of {n_draws}"
+            # Of 5 initialisations the second has windows 1, 6, 11, ... of the order.
+            sums = self.measure(random_twin(loaded, seed), order[i::n_draws], None, name)
+            is_head = sums.count > 0  # (layers, heads): layers may differ in their number of heads
             curve = sums.means("curve")[is_head]  # (heads, length)
             share_at_k = curve[:, self.k - 1]
             above = int((share_at_k > threshold).sum())
@@ -136,6 +156,8 @@ class Passes:
             curves.append(curve.mean(axis=0))
             curves_sq.append(sums.means("curve_sq")[is_head].mean(axis=0))
             n_heads = len(curve)
+        # Means over initialisations, with intervals. Arrays are (sequences, draws, length) for
+        # ``crossed_mean``: here an initialisation stands for a sequence, with a single draw.
         mean = crossed_mean(np.array(curves)[:, None], FEWEST_DRAWS)
         mean_sq = crossed_mean(np.array(curves_sq)[:, None], FEWEST_DRAWS)
         return RandomWeights(

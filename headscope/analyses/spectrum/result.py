@@ -1,4 +1,8 @@
-"""What ``headscope spectrum`` measured, as values."""
+"""What ``headscope spectrum`` measured, as values; :class:`SpectrumResult`, at the end, holds all.
+
+``Compare()`` and ``Setting()`` in a field's type say how two results are compared: by this number
+and its name, or only where this setting is the same.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,16 @@ if TYPE_CHECKING:
 class SpectrumHead(Head):
     """One head's spectrum."""
 
-    #: Share of the sum of sigma, the singular values, that the k largest hold; then of sigma^2.
-    #: Intervals are Student's t over sequences.
+    #: Share of the sum of sigma, the singular values, that the k largest hold. Its interval, like
+    #: the next one, is Student's t over sequences.
     share_at_k: ComparedEstimate
+    #: The same share of the sum of sigma^2.
     share_sq_at_k: Annotated[Estimate, Compare("share of squares at k")]
-    #: (length,): the same shares of the 1, 2, ..., n largest; means over sequences.
-    curve: tuple[float, ...]
-    curve_sq: tuple[float, ...]
-    curve_sem: tuple[float, ...] | None  # Standard error of ``curve``
-    #: The relative position (within 5) that gets most attention on average, and how much.
-    offset: int
-    offset_mass: float
+    curve: tuple[float, ...]  # (length,): shares of the 1, 2, ..., n largest, mean over sequences
+    curve_sq: tuple[float, ...]  # The same shares of sigma^2
+    curve_sem: tuple[float, ...] | None  # Standard error of ``curve``; None for one sequence
+    offset: int  # The relative position, from -5 to 5, that gets most attention on average
+    offset_mass: float  # The share of attention that it gets
     #: Primary role by ``headscope classify``, where there was a classification.
     role: str | None = None
 
@@ -40,7 +43,7 @@ class SpectrumHead(Head):
 class SpectrumControl:
     """The same numbers of a pattern whose spectrum is known."""
 
-    share_at_k: float  # As the means of :class:`SpectrumHead`.
+    share_at_k: float  # This and the next three have the meaning they have in SpectrumHead
     share_sq_at_k: float
     curve: tuple[float, ...]
     curve_sq: tuple[float, ...]
@@ -63,12 +66,12 @@ class RandomDraw:
 class RandomWeights:
     """The same architecture with random weights, on the same windows.
 
-    The windows are dealt out to several initialisations in turn, so that the spread between
-    initialisations is known.
+    The windows are dealt out to several initialisations in turn, so that it is known how far
+    initialisations differ.
     """
 
-    draws: tuple[RandomDraw, ...]  # The initialisations
-    heads: int  # Of the model
+    draws: tuple[RandomDraw, ...]  # One for each initialisation
+    heads: int  # Heads of the architecture
     share_at_k: Estimate  # Mean over heads; Student's t over initialisations.
     share_sq_at_k: Estimate
     curve: tuple[float, ...]  # (length,): Mean over heads and initialisations.
@@ -83,28 +86,29 @@ class Sampling:
     windows: int  # Windows that the text has
     requested: int | None  # Sequences asked for in the fixed mode
     precision: float | None  # Half-width asked for in the adaptive mode
-    reached: bool | None  # Whether every head's half-width is below it; None in the fixed mode
-    half_width: float | None  # The widest of all heads
+    reached: bool | None  # Whether all half-widths are below it; None in the fixed mode
+    half_width: float | None  # The widest half-width of all heads
 
 
 @dataclass(frozen=True)
 class Verdict:
     """For which heads "self-attention is low rank" holds."""
 
-    #: Low rank: the whole 95% interval of the share at k lies above it.
     threshold: Annotated[float, Setting("low rank above")]
-    random: float  # Not low rank: the whole interval lies at or below the share of random logits
-    low_rank: tuple[str, ...]  # Names of heads.
+    random: float  # The share at k of random logits
+    #: Names of heads whose 95% interval of the share at k lies above ``threshold``.
+    low_rank: tuple[str, ...]
+    #: Names of heads whose interval lies at or below ``random``.
     not_low_rank: tuple[str, ...]
-    between: tuple[str, ...]
+    between: tuple[str, ...]  # Names of all other heads
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The classification that was used."""
+    """What is taken from a classification of the heads (``headscope classify``)."""
 
-    corpus: str  # What it was made on
-    positional: dict[str, int | None]  # The offset that each positional head attends to
+    corpus: str  # The text that heads were classified on
+    positional: dict[str, int | None]  # By name of a positional head: the offset it attends to
 
 
 @dataclass(frozen=True)
@@ -114,10 +118,11 @@ class CheapPoint:
     form: str  # Such as ``window``; :data:`headscope.analyses.spectrum.forms.FORMS` lists all
     size: int  # k of the projections, w of the windows
     cost: float  # Fraction of the n^2 scores that are computed
-    #: Relative error of z, mean over heads, sequences and draws, which all enter the intervals.
+    #: Relative error of the output z of a head that is in this form alone: mean over heads,
+    #: sequences and draws. The interval is over sequences and draws.
     error: ComparedEstimate
-    #: Share of attention that the kept keys had, mean over heads and sequences; None for forms that
-    #: keep no keys as they are.
+    #: Share of attention on the keys that the form keeps, mean over heads and sequences; None for
+    #: forms that mix keys instead of keeping some.
     mass: float | None
     #: Cosine of a sequence's embedding with the unmodified model's, all heads in this form.
     fidelity: ComparedEstimate
@@ -127,10 +132,9 @@ class CheapPoint:
 class CheapHead(Head):
     """One head in one cheap form at one size, alone."""
 
-    form: str  # As in :class:`CheapPoint`.
+    form: str  # This and the next three have the meaning they have in CheapPoint, for one head
     size: int
-    error: Estimate  # Relative error of z, over sequences and draws
-    #: Mean share of attention that the kept keys had; None for forms that keep no keys.
+    error: Estimate
     mass: float | None
 
 
@@ -139,7 +143,7 @@ class EfficientResult:
     """What could replace full attention."""
 
     sequences: int  # Sequences that were measured
-    controls: tuple[str, ...]  # Forms that are there to compare with
+    controls: tuple[str, ...]  # Forms that are controls: random keys, uniform attention
     #: Each form at each size, in all heads at once.
     points: Annotated[tuple[CheapPoint, ...], Compare(where="{0.form} of size {0.size}")]
     heads: tuple[CheapHead, ...]  # Each form at each size, in one head
@@ -176,12 +180,16 @@ class SpectrumResult(Measured):
         if random is None or not self.heads:
             return None
         gap = self.mean_share - (random.share_at_k.value or 0.0)
-        half_widths = [head.share_at_k.half_width for head in self.heads]
-        known = [half_width for half_width in half_widths if half_width is not None]
+        half_widths: list[float] = []
+        for head in self.heads:
+            if head.share_at_k.half_width is None:
+                return Estimate(gap)
+            half_widths.append(head.share_at_k.half_width)
         random_half_width = random.share_at_k.half_width
-        if random_half_width is None or len(known) < len(half_widths):
+        if random_half_width is None:
             return Estimate(gap)
-        return Estimate.around(gap, math.hypot(sum(known) / len(known), random_half_width))
+        mean_half_width = sum(half_widths) / len(half_widths)
+        return Estimate.around(gap, math.hypot(mean_half_width, random_half_width))
 
     @property
     def mean_share(self) -> float:
@@ -195,10 +203,11 @@ class SpectrumResult(Measured):
         names = ["layer", "head", "share_at_k", "share_sq_at_k", "offset", "offset_mass", "role"]
         if any(head.stack != "encoder" for head in self.heads):
             names.insert(0, "stack")
-        return head_frame(
-            columns(head, *names) | {"verdict": verdicts.get(head.name, "between")}
-            for head in self.heads
-        )
+        rows = []
+        for head in self.heads:
+            verdict = verdicts.get(head.name, "between")
+            rows.append(columns(head, *names) | {"verdict": verdict})
+        return head_frame(rows)
 
     def efficient_frame(self) -> pandas.DataFrame:
         """One row per head, cheap form and size, where they were measured (pandas)."""

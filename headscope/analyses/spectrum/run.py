@@ -1,8 +1,8 @@
 """``headscope spectrum``: the singular values of every head's softmax matrix, in one pass.
 
-Here the windows of a text are chosen and heads are sorted by what was measured; ``passes.py`` runs
-the model over the windows, ``measure.py`` decomposes its patterns, ``efficient.py`` measures what
-could replace them.
+Here the windows of a text (sequences of exactly n tokens) are chosen, and heads are sorted by what
+was measured; ``passes.py`` runs the model over the windows, ``measure.py`` decomposes its patterns,
+``efficient.py`` measures what could replace them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from headscope.session.validate import require_valid
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import finite
 
-PRECISION = 0.01  # Half-width of the adaptive mode where nothing else is asked for.
+#: Half-width of the 95% intervals at which sampling stops, where no other and no number of
+#: sequences is asked for.
+PRECISION = 0.01
 
 
 def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
@@ -65,12 +67,17 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
 
-    # Measure the model, then random weights and the cheap forms where they are asked for.
+    # Choose the windows: a fixed number, spread evenly over the text, or in random order until the
+    # shares are precise enough.
     windows = _windows(loaded, data, length)
-    precision = None
     if options.sequences is None:
         precision = options.precision or PRECISION
-    order = windows.shuffled(seed) if precision else windows.spread(options.sequences)
+        order = windows.shuffled(seed)
+    else:
+        precision = None
+        order = windows.spread(options.sequences)
+
+    # Measure the model, then random weights and the cheap forms where they are asked for.
     saved = _open_state(loaded, options, windows, k, precision)
     random = None
     efficient = None
@@ -93,11 +100,11 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
         sequences=sums.sequences,
         k=k,
         sampling=Sampling(
-            mode="adaptive" if precision else "fixed",
+            mode="fixed" if precision is None else "adaptive",
             windows=len(windows),
             requested=options.sequences,
             precision=precision,
-            reached=passes.enough(sums, precision) if precision else None,
+            reached=None if precision is None else passes.enough(sums, precision),
             half_width=finite(sums.worst_half_width(k)),
         ),
         verdict=_verdict(heads, options.low_rank, controls["random-logits"].share_at_k),
@@ -115,12 +122,15 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
 def _choose_stack(
     loaded: LoadedModel, corpus: Corpus, stack: str | None
 ) -> tuple[LoadedModel, Corpus]:
-    """Return the stacks of the model that can be measured on a text, and what they read.
+    """Return the model with the stacks to be measured alone, and what these read.
 
-    Without pairs of source and target only the encoder of an encoder-decoder has something to read.
+    A stack is ``encoder``, ``decoder`` or ``cross``. Without pairs of source and target only the
+    encoder of an encoder-decoder has something to read.
     """
     corpus = corpus_for(loaded, corpus)
-    if not loaded.encoder_decoder or (corpus.pairs is not None and stack != "encoder"):
+    reads_everything = not loaded.encoder_decoder
+    decoder_has_targets = corpus.pairs is not None and stack != "encoder"
+    if reads_everything or decoder_has_targets:
         return loaded.only(stack or "all"), corpus
     if stack not in (None, "encoder"):
         raise InputError(
@@ -151,9 +161,12 @@ def _windows(loaded: LoadedModel, data: Corpus, length: int) -> Windows:
     """Cut the text, or its pairs of source and target, into sequences of one length."""
     if data.pairs is None:
         return pack(data, loaded, length)
+    # A decoder reads a start token before the target, and in some models a language code.
     ends = ends_of(loaded)
-    decoder_begins = (ends.start,) if ends.first is None else (ends.start, ends.first)
-    return pack_pairs(data, loaded, length, decoder_begins)
+    before_target: tuple[int, ...] = (ends.start,)
+    if ends.first is not None:
+        before_target = (ends.start, ends.first)
+    return pack_pairs(data, loaded, length, before_target)
 
 
 def _open_state(
@@ -185,7 +198,12 @@ def _open_state(
 def _heads(
     loaded: LoadedModel, sums: Spectrum, k: int, classified: ClassifyResult | None
 ) -> tuple[SpectrumHead, ...]:
-    """Return the shares and curves of every head, and the offset that it looks at most."""
+    """Return the shares and curves of every head, and the offset that it looks at most.
+
+    Arrays in ``sums`` are by the layer's ``row`` (its place among all measured layers) and the
+    index of the head. That is not the head's number where heads have been removed: ``head_ids``
+    [0, 2, 3] are at 0, 1, 2.
+    """
     roles: dict[tuple[str, int, int], str] = {}
     if classified is not None:
         roles = {(head.stack, head.layer, head.head): head.primary for head in classified.heads}
@@ -198,25 +216,27 @@ def _heads(
     heads = []
     for site in loaded.sites:
         for index, head in enumerate(site.head_ids):
-            place = (site.row, index)
-            curve = means[place]
-            curve_sq = means_sq[place]
-            favourite = int(offsets[place].argmax())
-            curve_sem = None if sums.sequences < 2 else tuple(standard_errors[place].tolist())
+            position = (site.row, index)
+            curve = means[position]
+            curve_sq = means_sq[position]
+            favourite = int(offsets[position].argmax())
+            curve_sem = None  # of a single sequence there is none
+            if sums.sequences >= 2:
+                curve_sem = tuple(standard_errors[position].tolist())
             heads.append(
                 SpectrumHead(
                     layer=site.layer,
                     head=head,
                     stack=site.stack,
-                    share_at_k=Estimate.around(float(curve[k - 1]), finite(half_widths[place])),
+                    share_at_k=Estimate.around(float(curve[k - 1]), finite(half_widths[position])),
                     share_sq_at_k=Estimate.around(
-                        float(curve_sq[k - 1]), finite(half_widths_sq[place])
+                        float(curve_sq[k - 1]), finite(half_widths_sq[position])
                     ),
                     curve=tuple(curve.tolist()),
                     curve_sq=tuple(curve_sq.tolist()),
                     curve_sem=curve_sem,
                     offset=OFFSETS[favourite],
-                    offset_mass=float(offsets[place][favourite]),
+                    offset_mass=float(offsets[position][favourite]),
                     role=roles.get((site.stack, site.layer, head)),
                 )
             )
@@ -226,13 +246,15 @@ def _heads(
 def _verdict(heads: Sequence[SpectrumHead], threshold: float, random: float) -> Verdict:
     """Sort heads by where the 95% interval of their share lies.
 
-    Low rank above the threshold; not low rank where no part of it exceeds that of random scores.
+    Low rank: all of it above ``threshold``. Not low rank: none of it above ``random``, the share of
+    random scores. In between: all others, and heads without an interval.
     """
     low_rank: list[str] = []
     not_low_rank: list[str] = []
     between: list[str] = []
     for head in heads:
-        low, high = head.share_at_k.interval or (-math.inf, math.inf)
+        interval = head.share_at_k.interval
+        low, high = (-math.inf, math.inf) if interval is None else interval
         if low > threshold:
             low_rank.append(head.name)
         elif high <= random:

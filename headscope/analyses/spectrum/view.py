@@ -1,9 +1,14 @@
-"""What is shown of ``spectrum``: for which heads "low rank" holds, and what could replace them."""
+"""What is shown of ``spectrum``: for which heads "low rank" holds, and what could replace them.
+
+:func:`blocks` lists everything a person sees, as plain values that the terminal, the page and the
+figure files draw (``b`` is :mod:`headscope.show.blocks`). A head's *share* is what its k largest
+singular values hold of the sum of all.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -30,7 +35,7 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS
 
 _MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
-#: Colours and dashes of the controls' curves.
+#: Colour and dash of each control's curve: patterns whose spectrum is known, and random weights.
 _CONTROLS: dict[str, tuple[str, Any]] = {
     "uniform": (b.BLACK, ":"),
     "random-logits": (b.VERMILION, "--"),
@@ -42,18 +47,18 @@ _CONTROLS: dict[str, tuple[str, Any]] = {
 
 def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     """Show the verdict, the map, the controls, the curves, and the cheap forms if measured."""
-    lines = [
+    measured_on = [
         model_line(result).plain,
         f"Text    {result.provenance['data']['name']}: {sampling_sentence(result)}",
     ]
     if result.roles is not None:
-        lines.append(f"Roles   from a classification on {result.roles.corpus}")
+        measured_on.append(f"Roles   from a classification on {result.roles.corpus}")
     yield b.Text(verdict_sentence(result), "lead")
     yield b.Text(control_sentence(result))
     yield b.Text(f"{sampling_sentence(result)}.", on=b.PAGE)
     yield _map(result)
     yield b.Text("+ low rank   - no more than random scores", "soft", on=b.TERMINAL)
-    yield b.Text("\n".join(lines), on=b.TERMINAL)
+    yield b.Text("\n".join(measured_on), on=b.TERMINAL)
     yield _shares_table(result)
     yield _curves(result)
     if result.efficient is not None:
@@ -65,14 +70,14 @@ def _map(result: SpectrumResult) -> b.HeadMap:
     """Show every head's share, marked where it is low rank or surely not."""
     marks = dict.fromkeys(result.verdict.low_rank, "+")
     marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
-    controls = [
-        f"{name} {value_of(control.share_at_k):.3f}" for name, control in _controls(result).items()
-    ]
+    controls: list[str] = []
+    for name, control in _controls(result).items():
+        controls.append(f"{name} {value_of(control.share_at_k):.3f}")
+    title = f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}"
     return b.HeadMap(
-        f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
-        f"controls: {', '.join(controls)}",
-        "share of sigma",
-        {(head.layer_name, head.head): head.share_at_k.value for head in result.heads},
+        title=f"{title}\ncontrols: {', '.join(controls)}",
+        legend="share of sigma",
+        values={(head.layer_name, head.head): head.share_at_k.value for head in result.heads},
         digits=2,
         file="spectrum_map",
         marks={(head.layer_name, head.head): marks.get(head.name, "") for head in result.heads},
@@ -106,8 +111,10 @@ def verdict_sentence(result: SpectrumResult) -> str:
             f"From {result.sequences} {plural(result.sequences, 'sequence')} there is no interval "
             f"({FEWEST_UNITS} are needed), so no head is called low rank, or not."
         )
-    positional = result.roles.positional if result.roles is not None else {}
-    level = f"random scores ({verdict.random:.3f})"
+    positional: Mapping[str, int | None] = {}  # offsets of the positional heads, where classified
+    if result.roles is not None:
+        positional = result.roles.positional
+    random_scores = f"random scores ({verdict.random:.3f})"
     text = (
         f"{len(verdict.low_rank)} of {len(result.heads)} heads are low rank{_by_layer(result)}: "
         f"the {result.k} largest of their {result.length} singular values hold more than "
@@ -124,48 +131,56 @@ def verdict_sentence(result: SpectrumResult) -> str:
         remark = ", not positional" if result.roles is not None else ""
         groups.append(f"{_listed_heads(result, other_heads)}{remark}")
     if groups:
-        text += f"; clearly not low rank: {' and '.join(groups)}, no higher than {level}"
+        text += f"; clearly not low rank: {' and '.join(groups)}, no higher than {random_scores}"
         if result.roles is None:
             text += " (with --roles classify.json positional heads are named)"
     else:
-        text += f"; no head is as low as {level}"
+        text += f"; no head is as low as {random_scores}"
 
+    # Heads in between, of which the positional ones are named.
     if verdict.between:
         text += f"; {len(verdict.between)} are in between"
-        positional_heads = [name for name in verdict.between if name in positional]
-        if positional_heads:
-            text += f", among them the positional {_listed_heads(result, positional_heads)}"
+        positional_between = [name for name in verdict.between if name in positional]
+        if positional_between:
+            text += f", among them the positional {_listed_heads(result, positional_between)}"
     return f"{text}."
 
 
 def _by_layer(result: SpectrumResult) -> str:
-    """Count the heads of low rank by layer, in brackets; nothing where it would be a long list."""
-    names = set(result.verdict.low_rank)
-    in_layer = Counter(head.layer_name for head in result.heads)
-    low_rank = Counter(head.layer_name for head in result.heads if head.name in names)
-    if not 0 < len(low_rank) <= 12:
+    """Count the heads of low rank by layer: " (L0 all 12, L1 3)"; nothing for over 12 layers."""
+    low_rank_names = set(result.verdict.low_rank)
+    low_rank_heads = [head for head in result.heads if head.name in low_rank_names]
+    heads_in_layer = Counter(head.layer_name for head in result.heads)
+    low_rank_in_layer = Counter(head.layer_name for head in low_rank_heads)
+    if not 0 < len(low_rank_in_layer) <= 12:
         return ""
-    layers = []
-    for layer, count in low_rank.items():
-        layers.append(f"{layer} all {count}" if count == in_layer[layer] else f"{layer} {count}")
-    return f" ({', '.join(layers)})"
+    counts = []
+    for layer, count in low_rank_in_layer.items():
+        if count == heads_in_layer[layer]:
+            counts.append(f"{layer} all {count}")
+        else:
+            counts.append(f"{layer} {count}")
+    return f" ({', '.join(counts)})"
 
 
 def _listed_heads(result: SpectrumResult, names: Sequence[str]) -> str:
-    """List heads, each with the offset that it looks at and its share."""
+    """List heads, each with the offset that it looks at and its share.
+
+    A positional head has an offset by its role; of others the favourite one is given, with the
+    share of attention on it.
+    """
     heads = {head.name: head for head in result.heads}
-    positional = result.roles.positional if result.roles is not None else {}
-
-    def looks_at(head: SpectrumHead) -> str:
-        offset = positional.get(head.name)
-        if offset is not None:
-            return describe_offset(offset)
-        return f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
-
     listed = []
     for name in names[:_MOST_NAMES]:
         head = heads[name]
-        listed.append(f"{name} ({looks_at(head)}, {decimal(head.share_at_k.value)})")
+        offset = None
+        if result.roles is not None:
+            offset = result.roles.positional.get(name)
+        if offset is not None:
+            looks_at = describe_offset(offset)
+        else:
+            looks_at = f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
+        listed.append(f"{name} ({looks_at}, {decimal(head.share_at_k.value)})")
     if len(names) > _MOST_NAMES:
         listed.append(f"{len(names) - _MOST_NAMES} more")
     return joined(listed)
@@ -185,8 +200,9 @@ def control_sentence(result: SpectrumResult) -> str:
     above = str(min(counts))
     if max(counts) > min(counts):
         above += f" to {max(counts)}"
+    mean_above = sum(counts) / n_draws
     meaning = "most heads of an untrained model are not of low rank"
-    if sum(counts) > n_draws * random.heads / 2:
+    if mean_above > random.heads / 2:
         meaning = "low rank alone is no sign of learning"
     return (
         f"Control: with random weights ({n_draws} {plural(n_draws, 'initialisation')}, the same "
@@ -207,7 +223,7 @@ def sampling_sentence(result: SpectrumResult) -> str:
         text += f" ({sampling.requested:,} were asked for; the text has no more)"
     if sampling.half_width is None:
         return f"{text}; fewer than {FEWEST_UNITS} have no interval"
-    if sampling.reached is None:
+    if sampling.reached is None:  # a fixed number of sequences
         return f"{text}; every share is within {sampling.half_width:.3g} (95%)"
     if sampling.reached:
         return (
@@ -232,18 +248,28 @@ def _controls(result: SpectrumResult) -> dict[str, Any]:
 
 def _curves(result: SpectrumResult) -> b.Panels:
     """Draw cumulative shares: heads thin, layer means bold, exceptions by name, controls dashed."""
-    x = "largest singular values counted"
-    ticks = {f"k = {result.k}": float(result.k)}
-    sums = _curves_of(result, "curve")
-    sums_sq = _curves_of(result, "curve_sq")
+    x_title = "largest singular values counted"
+    line_at_k = {f"k = {result.k}": float(result.k)}
     return b.Panels(
-        f"Singular values of attention patterns, {model_name(result)}: mean over "
+        title=f"Singular values of attention patterns, {model_name(result)}: mean over "
         f"{result.sequences:,} sequences of {result.length} tokens",
-        [
-            b.Chart("share of the sum of sigma", x, "cumulative share", sums, x_levels=ticks),
-            b.Chart("share of the sum of sigma^2", x, "", sums_sq, x_levels=ticks),
+        panels=[
+            b.Chart(
+                title="share of the sum of sigma",
+                x=x_title,
+                y="cumulative share",
+                series=_curves_of(result, "curve"),
+                x_levels=line_at_k,
+            ),
+            b.Chart(
+                title="share of the sum of sigma^2",
+                x=x_title,
+                y="",
+                series=_curves_of(result, "curve_sq"),
+                x_levels=line_at_k,
+            ),
         ],
-        "spectrum_curves",
+        file="spectrum_curves",
         across=2,
         size=(10.0, 4.8),
         alt="Share of the largest singular values of each head's pattern, beside controls; the "
@@ -255,10 +281,11 @@ def _curves(result: SpectrumResult) -> b.Panels:
 def _curves_of(result: SpectrumResult, field: str) -> list[b.Series]:
     """Draw a curve a head and the mean of each layer in the layer's colour, and the controls.
 
-    ``field`` is ``curve`` or ``curve_sq``.
+    ``field`` is ``curve`` or ``curve_sq``. The first heads that are not low rank stand out: their
+    lines are thicker and have names.
     """
     x = range(1, result.length + 1)
-    exceptions = result.verdict.not_low_rank[:_MOST_NAMES]
+    named_heads = result.verdict.not_low_rank[:_MOST_NAMES]
     layers: dict[str, list[SpectrumHead]] = {}
     for head in result.heads:
         layers.setdefault(head.layer_name, []).append(head)
@@ -267,15 +294,15 @@ def _curves_of(result: SpectrumResult, field: str) -> list[b.Series]:
     for (layer, heads), colour in zip(layers.items(), _colours(len(layers)), strict=True):
         curves = [getattr(head, field) for head in heads]
         for head, curve in zip(heads, curves, strict=True):
-            named = head.name in exceptions
+            is_named = head.name in named_heads
             series.append(
                 b.Series(
-                    head.name if named else "",
-                    x,
-                    curve,
+                    name=head.name if is_named else "",
+                    x=x,
+                    y=curve,
                     colour=colour,
                     marker="",
-                    width=1.2 if named else 0.5,
+                    width=1.2 if is_named else 0.5,
                 )
             )
         mean = [fmean(column) for column in zip(*curves, strict=True)]
@@ -291,12 +318,14 @@ def _curves_of(result: SpectrumResult, field: str) -> list[b.Series]:
 
 
 def _colours(count: int) -> list[str]:
-    """Return colours of layers, from dark to light."""
+    """Return a colour for each of ``count`` layers, from dark to light."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
     viridis = colormaps["viridis"]
-    return [to_hex(viridis(0.92 * i / max(1, count - 1))) for i in range(count)]
+    last = max(1, count - 1)
+    brightness = [0.92 * layer / last for layer in range(count)]  # 1 would be too pale on white
+    return [to_hex(viridis(value)) for value in brightness]
 
 
 # --- the report's page ----------------------------------------------------------------------------
@@ -327,8 +356,8 @@ def _key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
     if result.random_weights is not None:
         random = decimal(result.random_weights.share_at_k.value)
         control = f"random weights {random}, {control}"
-    what = f"share of the {result.k} largest of {result.length} singular values, mean of heads"
-    yield KeyNumber(what, f"{result.mean_share:.3f}", control, Estimate(result.mean_share))
+    title = f"share of the {result.k} largest of {result.length} singular values, mean of heads"
+    yield KeyNumber(title, f"{result.mean_share:.3f}", control, Estimate(result.mean_share))
 
 
 VIEW = view(

@@ -1,4 +1,4 @@
-"""How ``spectrum`` writes shares."""
+"""How ``spectrum`` writes shares: 0.912 +-0.008."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from headscope.stats.estimate import Estimate
 
 
 def value_of(share: Estimate | float) -> float:
-    """Return a share that was measured, or that is known without an interval."""
-    return (share.value or 0.0) if isinstance(share, Estimate) else share
+    """Return the number itself: of an estimate, its value; a known share is one already."""
+    if isinstance(share, Estimate):
+        return share.value or 0.0
+    return share
 
 
 def share_text(number: Estimate) -> str:

@@ -1,4 +1,7 @@
-"""Proof that our attention equals the model's."""
+"""Proof that our attention equals the model's: the options of ``headscope validate``.
+
+The last line makes ``headscope.validate(model, ...)`` of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``headscope validate``: the certificate as a result with its provenance."""
+"""``headscope validate``: the certificate as a result, with what it was made with (provenance).
+
+The certificate itself is made in :mod:`headscope.models.certificate`; other commands ask for it
+before they measure.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def run(model: Model, options: ValidateOptions) -> ValidationResult:
     loaded = open_model(model, need_tokenizer=False, **options.loading)
     result = validate_model(loaded)
     embedding = compare_embeddings(loaded)
-    reasons = list(result.reasons)
+    reasons = list(result.reasons)  # why it fails; empty where it passes
     if embedding is not None:
         reasons += embedding.reasons()
     return dataclasses.replace(

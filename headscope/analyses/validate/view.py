@@ -1,4 +1,9 @@
-"""What is shown of ``validate``: the certificate, layer by layer."""
+"""What is shown of ``validate``: the certificate, layer by layer.
+
+The certificate, a :class:`ValidationResult`, compares our attention with the model's own, on
+*probes*: small batches, each with a name. :func:`blocks` lists everything that the terminal and the
+page show (``b`` is :mod:`headscope.show.blocks`).
+"""
 
 from __future__ import annotations
 
@@ -38,34 +43,43 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
 
 def _compared_on(result: ValidationResult) -> str:
     """Say how far the final states are from the model's own, and on what they were compared."""
-    text = (
+    differences = (
         "Largest difference of the final states: "
         f"{tiny(result.max_abs_hidden_eager)} from the model's eager run, "
         f"{tiny(result.max_abs_hidden_sdpa)} from its SDPA run "
         f"(tolerance {result.tolerance['hidden']:.1e}), over "
         f"{result.sequences} sequences, {result.tokens} tokens, {result.padded} padded positions."
     )
+    if not result.probes:
+        return differences
     probes = []
     for probe in result.probes:
         sequences = f"{probe.sequences} sequences" if probe.sequences > 1 else "one sequence"
         probes.append(f"{sequences} of up to {probe.length} tokens, {probe.name}")
-    return f"{text}\nCompared on {joined(probes, 'and on')}." if probes else text
+    return f"{differences}\nCompared on {joined(probes, 'and on')}."
 
 
 # --- tables of layers -----------------------------------------------------------------------------
 
 
 def _layer_rows(result: ValidationResult, *fields: str) -> list[tuple[object, ...]]:
-    """Return the name of every layer and some fields of its check."""
-    checks = {f"{check.stack} {check.layer}": check for check in result.layers}
-    return [(name, *(getattr(check, field) for field in fields)) for name, check in checks.items()]
+    """Return a row of every layer's check: the layer's name, then the ``fields``.
+
+    With the fields ``calls`` and ``max_abs_out``: [("encoder 0", 1, 2.4e-7), ("encoder 1", ...)].
+    """
+    rows: list[tuple[object, ...]] = []
+    for check in result.layers:
+        values = [getattr(check, field) for field in fields]
+        rows.append((f"{check.stack} {check.layer}", *values))
+    return rows
 
 
 def _differences(result: ValidationResult) -> b.Table:
     """Show how far patterns and outputs of every layer are from the model's own."""
-    limit = result.tolerance
+    tolerance = result.tolerance
     rows = _layer_rows(result, "calls", "max_abs_pattern", "max_abs_out")
-    rows.append(("tolerance", 1, limit["pattern"], limit["out"]))
+    rows.append(("tolerance", 1, tolerance["pattern"], tolerance["out"]))
+    # Of each column: its title, the index of its value in a row, and how the value is written.
     columns: list[b.Column] = [
         ("layer", 0, str),
         ("calls", 1, str),
@@ -76,9 +90,10 @@ def _differences(result: ValidationResult) -> b.Table:
 
 
 def _exact_patterns(result: ValidationResult) -> b.Table:
-    """Show how far patterns are from those recomputed from recorded q and k, in float32 or better.
+    """Show how far patterns are from exact ones, and the scale of the scores that fits them best.
 
-    Also the scale of the scores that fits the recorded pattern best.
+    The exact ones are recomputed from recorded q and k, in float32 or better. A *rounding* is the
+    difference that rounding to the model's dtype explains.
     """
     fields = ("mean_abs_pattern", "rounding_pattern", "scale", "scale_error")
     rows = _layer_rows(result, *fields)
@@ -86,7 +101,7 @@ def _exact_patterns(result: ValidationResult) -> b.Table:
     columns: list[b.Column] = [
         ("layer", 0, str),
         ("mean |pattern - exact| x n", 1, tiny),
-        ("in roundings", 2, 2),
+        ("in roundings", 2, 2),  # written with two decimals
         ("fitted scale - 1", 3, _scale),
         ("standard error", 4, tiny),
     ]
@@ -94,7 +109,7 @@ def _exact_patterns(result: ValidationResult) -> b.Table:
 
 
 def _exact_outputs(result: ValidationResult) -> b.Table:
-    """Show how far z and outputs are from those recomputed from recorded v and z."""
+    """Show how far z (pattern v) and outputs (z W_O) are from exact ones, as for patterns."""
     rows = _layer_rows(result, "rounding_z", "z_scale", "z_scale_error", "rounding_out")
     rounding = result.tolerance["rounding"]
     rows.append(("tolerance", rounding, _scale_limit(result), "", rounding))
@@ -106,6 +121,11 @@ def _exact_outputs(result: ValidationResult) -> b.Table:
         ("|out - z W_O| in roundings", 4, 2),
     ]
     return b.Table(columns, rows, on=b.VERBOSE)
+
+
+def _scale(scale: float | None) -> str:
+    """Write how far a fitted scale is from 1; patterns that are all but even fit any scale."""
+    return "too flat to tell" if scale is None else f"{scale - 1:+.1e}"
 
 
 def _scale_limit(result: ValidationResult) -> str:
@@ -127,11 +147,6 @@ def _embedding_sentences(check: EmbeddingCheck) -> Iterator[str]:
             f"Embeddings of {check.texts} texts differ from those of SentenceTransformer.encode by "
             f"{tiny(check.max_abs)} at most{also}."
         )
-
-
-def _scale(scale: float | None) -> str:
-    """Write how far a fitted scale is from 1."""
-    return "too flat to tell" if scale is None else f"{scale - 1:+.1e}"
 
 
 def _csv(result: ValidationResult) -> str:

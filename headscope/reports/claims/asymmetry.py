@@ -1,8 +1,11 @@
 """Claim 0: self-attention is not symmetric.
 
 The asymmetry of a matrix B is ``||B - B^T||_F / ||B||_F``: 0 where B is symmetric (as W_Q W_K^T is
-where W_Q = W_K), sqrt(2) for independent random factors, 2 where B is antisymmetric. What symmetric
-scores do to the model's output is a part of its own, which counts where it was measured.
+where W_Q = W_K), sqrt(2) for independent random factors, 2 where B is antisymmetric.
+
+The claim is decided by each head's weights and patterns, from ``headscope rank``; where there are
+none, by its scores on a text, from ``headscope symmetric``. That command also makes all scores
+symmetric and compares the model's output with its own (a cosine), which is a part of the claim.
 """
 
 from __future__ import annotations
@@ -53,9 +56,7 @@ PARTS = {
         "changes of the scores of the same size",
     ),
 }
-#: Random changes of the scores, each as large as what symmetric scores change.
-_RANDOM_CHANGES = ("noise", "shuffled")
-#: Other changes that are named beside them.
+#: Other changes of the model that are named for comparison, and how they are called.
 _OTHER_CHANGES = {
     "removed": "all heads removed",
     "pairs": "symmetric pairs alone (sinks kept)",
@@ -79,16 +80,18 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None) -> Insight:
     """Decide by W_Q W_K^T of every head, exactly, and by its pattern on a text."""
     # The asymmetry of each head's weights, and of its pattern, by the head's name.
-    weights = {head.name: head.asymmetry for head in rank.heads if head.asymmetry is not None}
-    if not weights:
-        return rule.insight("not applicable", "Every W_Q W_K^T is zero.")
+    weights: dict[str, float] = {}
     patterns: dict[str, Estimate] = {}
     for head in rank.heads:
+        if head.asymmetry is not None:
+            weights[head.name] = head.asymmetry
         if head.pattern_asymmetry is not None:
             patterns[head.name] = head.pattern_asymmetry
+    if not weights:
+        return rule.insight("not applicable", "Every W_Q W_K^T is zero.")
 
     values = _weight_values(rank, weights, patterns)
-    is_symmetric = [value <= rule.thresholds.asymmetry for value in weights.values()]
+    is_symmetric = [asymmetry <= rule.thresholds.asymmetry for asymmetry in weights.values()]
     return rule.concluded(
         parts=(
             rule.decided(
@@ -112,9 +115,10 @@ def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None)
 def _weight_values(
     rank: RankResult, weights: Mapping[str, float], patterns: Mapping[str, Estimate]
 ) -> dict[str, Any]:
-    """Return the least, the median and the largest asymmetry of heads, and of random weights.
+    """Return the numbers of the result: asymmetries of heads, and of random weights.
 
-    ``weights`` and ``patterns`` are the asymmetries by head.
+    ``weights`` and ``patterns`` have the asymmetry of each head's weights and of its pattern, by
+    the head's name.
     """
     least_head = min(weights, key=lambda name: weights[name])
     median_asymmetry = median(weights.values())
@@ -168,11 +172,14 @@ def _random_in_words(values: Mapping[str, Any]) -> str:
 def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
     """Decide by the scores of every head on a text."""
     limit = rule.thresholds.asymmetry
-    scores = {
-        head.name: head.asymmetry for head in symmetric.heads if head.asymmetry.value is not None
-    }
-    means = [score.value or 0.0 for score in scores.values()]
-    median_asymmetry = median(means or [math.nan])
+    # The asymmetry of each head's scores, by the head's name: with its interval, and alone.
+    scores: dict[str, Estimate] = {}
+    means: list[float] = []
+    for head in symmetric.heads:
+        if head.asymmetry.value is not None:
+            scores[head.name] = head.asymmetry
+            means.append(head.asymmetry.value)
+    median_asymmetry = median(means) if means else math.nan
     scores_part = _every_head_part(rule, "scores", scores)
     return rule.concluded(
         parts=(scores_part, _output_part(rule, symmetric)),
@@ -188,12 +195,16 @@ def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
             "heads": len(scores),
             "scores_least": min(means, default=None),
         },
-        refuted=bool(scores) and all(above(score, limit) == FAILS for score in scores.values()),
+        refuted=bool(scores) and all(above(mean, limit) == FAILS for mean in scores.values()),
     )
 
 
 def _random_asymmetry(rank: RankResult, name: str) -> float | None:
-    """Return the asymmetry of a control of random weights; None where it was not measured."""
+    """Return the mean asymmetry of heads with random weights; None where it was not measured.
+
+    ``name`` is ``gaussian`` or ``fresh``. Each control has a geometry for each number of heads that
+    layers have: the first one that is known is taken.
+    """
     control = rank.controls.get(name)
     if control is None:
         return None
@@ -217,7 +228,9 @@ def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
         return rule.decided(
             "output", NOT_YET, "so whether the model makes use of the asymmetry is open"
         )
-    if not {"symmetric", *_RANDOM_CHANGES} <= symmetric.whole.keys():
+    # ``whole`` has the output with all heads changed, by the name of the change. Two changes are
+    # random, each as large as what symmetric scores change: noise, and scores of shuffled tokens.
+    if any(name not in symmetric.whole for name in ("symmetric", "noise", "shuffled")):
         return rule.decided("output", NOT_YET, "without scores of shuffled tokens")
     with_symmetric = symmetric.whole["symmetric"].cosine
     with_noise = symmetric.whole["noise"].cosine
@@ -244,7 +257,10 @@ def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
 
 
 def _moves_further(cosine: Estimate, random_cosine: Estimate) -> str:
-    """Decide whether a change moves the output further than a random one: to a lower cosine."""
+    """Decide whether a change moves the output further than a random one: to a lower cosine.
+
+    It holds where the whole interval lies below that of the random change.
+    """
     if cosine.low is None or cosine.high is None:
         return NOT_MEASURED
     if random_cosine.low is None or random_cosine.high is None:
@@ -255,7 +271,7 @@ def _moves_further(cosine: Estimate, random_cosine: Estimate) -> str:
 
 
 def _output_values(symmetric: SymmetricResult | None) -> dict[str, float | None]:
-    """Return how near the output stays with each change of the scores, for the result."""
+    """Return the numbers of the result that tell how near the output stays with each change."""
     if symmetric is None:
         return {}
     cosines = {f"{name}_cosine": change.cosine.value for name, change in symmetric.whole.items()}

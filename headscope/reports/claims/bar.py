@@ -17,11 +17,11 @@ class Bar:
 
     caption: str
     value: float
-    control: float | None
+    control: float | None  # The same number of the control; None where it was not measured
     control_name: str
-    low: float | None = None
+    low: float | None = None  # Ends of the interval; None where it is unknown
     high: float | None = None
-    reference: float = 1.0  # What is drawn as 1, such as the full model's value of a metric
+    reference: float = 1.0  # The number that is drawn as 1, such as the full model's metric
 
     @property
     def text(self) -> str:
@@ -30,7 +30,9 @@ class Bar:
         if self.low is not None and self.high is not None:
             interval = f" [{self.low:.2g}, {self.high:.2g}]"
         text = f"{self.caption} {self.value:.2g}{interval}"
-        return text if self.control is None else f"{text}; {self.control_name} {self.control:.2g}"
+        if self.control is not None:
+            text += f"; {self.control_name} {self.control:.2g}"
+        return text
 
     @property
     def shares(self) -> list[float]:
@@ -39,23 +41,26 @@ class Bar:
         return [self._share(number) for number in numbers if number is not None]
 
     def markup(self, least: float, most: float) -> Markup:
-        """Draw a bar between two numbers: its interval black, and a red tick for the control."""
+        """Draw the bar from 0 to the number, its interval, and a tick for the control.
 
-        def x(value: float) -> str:
+        The drawing begins at ``least`` and ends at ``most``, both shares of ``reference``.
+        """
+
+        def x(number: float) -> float:
             """Return where a number stands, in percent of the width; outside, at the edge."""
-            share = (self._share(value) - least) / (most - least)
-            return f"{100 * min(1.0, max(0.0, share)):.1f}"
+            share = (self._share(number) - least) / (most - least)
+            return round(100 * min(1.0, max(0.0, share)), 1)
 
-        start, stop = sorted((float(x(0.0)), float(x(self.value))))
+        start, stop = sorted((x(0.0), x(self.value)))
         bar = Markup('<rect class="bar" x="{}" y="2" width="{:.1f}" height="10"/>')
-        shapes = [bar.format(start, max(stop - start, 0.4))]
+        shapes = [bar.format(start, max(stop - start, 0.4))]  # seen even where it has no length
         if self.low is not None and self.high is not None:
             interval = Markup('<path class="ends" d="M{} 7H{}"/>')
             shapes.append(interval.format(x(self.low), x(self.high)))
-        line = Markup('<path class="{}" d="M{} 0V14"/>')
+        tick = Markup('<path class="{}" d="M{} 0V14"/>')
         if self.control is not None:
-            shapes.append(line.format("control", x(self.control)))
-        shapes.append(line.format("zero", x(0.0)))
+            shapes.append(tick.format("control", x(self.control)))
+        shapes.append(tick.format("zero", x(0.0)))
         return Markup(
             '<svg viewBox="0 0 100 14" preserveAspectRatio="none" role="img" aria-label="{0}">'
             '<rect class="track" x="0" y="2" width="100" height="10"/>{1}</svg>{0}'
@@ -66,14 +71,15 @@ class Bar:
 
 
 def draw_bars(bars: Sequence[Bar | None]) -> tuple[list[Markup], Markup]:
-    """Draw bars on one scale, and its legend; where there is no bar nothing is drawn."""
+    """Draw bars on one scale, and its legend; None becomes an empty drawing."""
     numbers: list[float] = []
     for bar in bars:
         if bar is not None:
             numbers += bar.shares
     if not numbers:
         return [Markup("")] * len(bars), Markup("")
-    # The scale goes in steps of a half; what lies further out ends at the edge.
+    # The scale holds 0 to 1 and all numbers, but goes from -1 to 2 at most: what lies further out
+    # ends at the edge. Its ends are multiples of a half.
     least = max(-1.0, math.floor(2 * min(0.0, *numbers)) / 2)
     most = min(2.0, math.ceil(2 * max(1.0, *numbers)) / 2)
     drawn = [Markup("") if bar is None else bar.markup(least, most) for bar in bars]
@@ -82,7 +88,7 @@ def draw_bars(bars: Sequence[Bar | None]) -> tuple[list[Markup], Markup]:
 
 def _legend(least: float, most: float) -> Markup:
     """Say what the colours mean, above the numbers of the scale."""
-    anchors = {least: "start", most: "end"}
+    anchors = {least: "start", most: "end"}  # so that the outer numbers stay inside
     mark = Markup('<text x="{:.1f}%" y="13" text-anchor="{}">{}</text>')
     marks = Markup("")
     for value in sorted({least, 0.0, 1.0, most}):

@@ -1,8 +1,12 @@
 """Claim 7: pure attention collapses to rank one with depth; what prevents it, and what slows it.
 
-Decided by the residual ``||res(H)|| / ||H||`` of the states, 0 where all tokens are the same, layer
-by layer: of attention alone, with the skip connection, with the feed-forward network, and without
-LayerNorm. Each part is decided by its own interval over windows.
+Decided by the residual ``||res(H)|| / ||H||`` of the states H, layer by layer: of attention alone,
+with the skip connection, with the feed-forward network, and without LayerNorm. ``res(H)`` is H less
+the mean over tokens, so it is 0 where all tokens are the same.
+
+``headscope depth`` measures these curves over windows of a text. ``depth.variants`` has a curve for
+each variant of the model, point 0 being the embeddings; ``depth.trends`` has what is compared here
+(such as a curve as a share of its start), with an interval over windows at every point.
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ PARTS = {
     ),
 }
 
-#: Points of a curve by the layer that they come after.
+#: Points of a curve, each by the number of the layer that it comes after.
 Points = Mapping[int, Estimate]
 
 
@@ -83,11 +87,16 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         why = "One window was measured, which has no interval; give more."
         return rule.insight(NOT_MEASURED, why)
 
-    alone = depth.trends["attention_of_start"]
-    falls = Estimate(alone.mean[-1], alone.low[-1], alone.high[-1])
-    falls_part = rule.part("falls", falls, f"{_digits(falls)} of its start after the last layer")
-    after = depth.collapsed_after["attention"]
-    collapse = f"below 1% of its start after {after} layers" if after else "never below 1% for good"
+    # Whether attention alone collapses, by its curve after the last layer.
+    curve = depth.trends["attention_of_start"]
+    left_at_end = Estimate(curve.mean[-1], curve.low[-1], curve.high[-1])
+    falls_part = rule.part(
+        "falls", left_at_end, f"{_digits(left_at_end)} of its start after the last layer"
+    )
+    collapsed_after = depth.collapsed_after["attention"]
+    collapse = "never below 1% for good"
+    if collapsed_after:
+        collapse = f"below 1% of its start after {collapsed_after} layers"
     remaining = _remaining(depth)
     return rule.concluded(
         parts=(
@@ -109,10 +118,10 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             "attention_with_ffn": depth.variants["attention+ffn"][-1],
             "attention_with_skip": depth.variants["attention+skip"][-1],
             "full": depth.variants["full"][-1],
-            "collapsed_after": after,
+            "collapsed_after": collapsed_after,
             "control": None if depth.control is None else depth.control.variants["attention"][-1],
         },
-        refuting=(falls_part.name,),  # decides against the claim where it does not hold
+        refuting=(falls_part.name,),
     )
 
 
@@ -120,8 +129,11 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def _exponential_part(rule: Rule, depth: DepthResult) -> InsightPart:
-    """Decide whether no layer's factor is larger than that of the layer before."""
-    steps = _points(depth, "step_change", _above_rounding(rule, depth))
+    """Decide whether no layer's factor is larger than that of the layer before.
+
+    A layer's factor is what it multiplies the residual by: 0.5 where it halves it.
+    """
+    steps = _points(depth, "step_change", _fewest_windows(rule, depth))
     if not steps:
         text = "fewer than two layers lie above rounding, so no two factors can be compared"
         return rule.part("exponential", [], text)
@@ -144,14 +156,22 @@ def _skip_part(rule: Rule, depth: DepthResult) -> InsightPart:
 
 
 def _ffn_part(rule: Rule, depth: DepthResult) -> InsightPart:
-    """Decide whether the curve with feed-forward lies above that of attention alone."""
-    gains = _points(depth, "ffn_gain", _above_rounding(rule, depth))
+    """Decide whether the curve with feed-forward lies above that of attention alone.
+
+    Written: "above at L0, L1, not apart at L2; ln of the ratio 0.412 [0.398, 0.426] at L0".
+    """
+    gains = _points(depth, "ffn_gain", _fewest_windows(rule, depth))
     if not gains:
         return rule.part("ffn", [], "both curves are at rounding from the first layer on")
-    words = {HOLDS: "above", FAILS: "below"}
     layers: dict[str, list[str]] = {"above": [], "below": [], "not apart": []}
     for layer, gain in gains.items():
-        layers[words.get(above(gain, 0.0), "not apart")].append(f"L{layer}")
+        outcome = above(gain, 0.0)
+        if outcome == HOLDS:
+            layers["above"].append(f"L{layer}")
+        elif outcome == FAILS:
+            layers["below"].append(f"L{layer}")
+        else:
+            layers["not apart"].append(f"L{layer}")
     where = ", ".join(f"{word} at {', '.join(names)}" for word, names in layers.items() if names)
     first = min(gains)
     text = f"{where}; ln of the ratio {_digits(gains[first])} at L{first}"
@@ -166,24 +186,29 @@ def _layernorm_part(rule: Rule, depth: DepthResult) -> InsightPart:
         layer = max(changes, key=lambda layer: abs(_value(changes[layer])))
         text = f"largest change of the curve, of its start {_digits(changes[layer])} (L{layer})"
     layernorm = rule.part("layernorm", changes.values(), text)
-    overflow = len(changes) < len(depth.trends["layernorm_change"].mean) - 1
+    # Where states overflow after some layer, a point is missing.
+    n_layers = len(depth.trends["layernorm_change"].mean) - 1
+    overflow = len(changes) < n_layers
     if overflow and layernorm.verdict != FAILS:
         return rule.decided("layernorm", NOT_MEASURED, text)
     return layernorm
 
 
 def _points(depth: DepthResult, name: str, fewest_windows: float = 2.0) -> Points:
-    """Return a curve by layer, where enough windows count; not its first point, the embeddings."""
+    """Return the points of a trend by layer, where enough windows count.
+
+    The first point of a trend is that of the embeddings, and left out.
+    """
     trend = depth.trends[name]
     rows = list(zip(trend.mean, trend.low, trend.high, trend.windows, strict=True))
     points = {}
-    for layer, (mean, low, high, windows) in enumerate(rows[1:]):
-        if mean is not None and windows >= fewest_windows:
+    for layer, (mean, low, high, n_windows) in enumerate(rows[1:]):
+        if mean is not None and n_windows >= fewest_windows:
             points[layer] = Estimate(mean, low, high)
     return points
 
 
-def _above_rounding(rule: Rule, depth: DepthResult) -> float:
+def _fewest_windows(rule: Rule, depth: DepthResult) -> float:
     """Return how many windows have to be above rounding for a layer to count."""
     return max(2.0, rule.thresholds.above_rounding * depth.sequences)
 
@@ -197,13 +222,13 @@ def _value(point: Estimate) -> float:
 
 
 def _digits(number: Estimate) -> str:
-    """Write an estimate with as many digits as it needs."""
+    """Write an estimate with three decimals, or as a power of ten where it is tiny."""
     small = number.value is not None and abs(number.value) < 0.001
     return shown(number, ".0e" if small else ".3f")
 
 
 def _remaining(curves: DepthCurves) -> dict[str, str]:
-    """Write the residual after the last layer, by variant."""
+    """Write the residual after the last layer, by variant; it is None where states overflow."""
     remaining = {}
     for name in ("attention", "attention+ffn", "attention+skip", "full"):
         value = curves.variants[name][-1]
@@ -217,14 +242,14 @@ def _remaining(curves: DepthCurves) -> dict[str, str]:
 
 
 def _control(random: DepthCurves | None) -> str:
-    """Say what is left with random weights."""
+    """Say how large the residual with random weights is after the last layer."""
     if random is None:
         return "Not run."
     remaining = _remaining(random)
     collapsed_too = ""
-    after = random.collapsed_after["attention"]
-    if after:
-        collapsed_too = f": an untrained model collapses too, after {after} layers"
+    collapsed_after = random.collapsed_after["attention"]
+    if collapsed_after:
+        collapsed_too = f": an untrained model collapses too, after {collapsed_after} layers"
     return (
         f"Random weights: attention alone {remaining['attention']}, with skip "
         f"{remaining['attention+skip']}, full {remaining['full']}{collapsed_too}."

@@ -1,7 +1,9 @@
 """Claim 4: cross-attention depends on many heads more than self-attention does.
 
-Decided by the areas under the pruning curves of the three stacks of an encoder-decoder model, with
-heads removed by the first method that chooses them.
+``headscope prune`` removes the heads of each stack of an encoder-decoder model (``encoder``,
+``decoder``, ``cross``) alone, and measures the metric as they go. An :class:`Area` is the area
+under such a curve, an :class:`AreaGap` the difference of two stacks' areas. The claim is decided by
+the areas of the first method that chooses heads, rather than draws them at random.
 """
 
 from __future__ import annotations
@@ -49,11 +51,10 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         )
         return rule.insight(NOT_YET, why)
     cross = areas["cross"]
-    gaps = {
-        gap.other: gap
-        for gap in pruned.gaps
-        if (gap.stack, gap.method, gap.repair) == ("cross", cross.method, cross.repair)
-    }
+    gaps: dict[str, AreaGap] = {}  # from cross-attention to each other stack, by this one's name
+    for gap in pruned.gaps:
+        if (gap.stack, gap.method, gap.repair) == ("cross", cross.method, cross.repair):
+            gaps[gap.other] = gap
     repaired = "" if cross.repair == "none" else f" with repair {cross.repair}"
     measured = (
         f"Area under the curve of {pruned.metric} with heads removed by {cross.method}{repaired}, "
@@ -87,15 +88,15 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def _areas_of_first_method(pruned: PruneResult | None) -> dict[str, Area]:
-    """Return the areas by stack of the first method and repair that choose heads."""
+    """Return the areas by stack of the first method that chooses heads, with its first repair."""
     if pruned is None:
         return {}
-    chosen = [area for area in pruned.areas if area.method != "random"]
-    return {
-        area.stack: area
-        for area in chosen
-        if (area.method, area.repair) == (chosen[0].method, chosen[0].repair)
-    }
+    not_random = [area for area in pruned.areas if area.method != "random"]
+    areas: dict[str, Area] = {}
+    for area in not_random:
+        if (area.method, area.repair) == (not_random[0].method, not_random[0].repair):
+            areas[area.stack] = area
+    return areas
 
 
 def _stack_part(
@@ -105,13 +106,17 @@ def _stack_part(
     stack: str,
     gap: AreaGap | None,
 ) -> InsightPart:
-    """Decide whether the area of cross-attention lies below another stack's, by the paired gap."""
+    """Decide whether the area of cross-attention lies below another stack's, by the paired gap.
+
+    ``stack`` is ``encoder`` or ``decoder``, and the key of the part; the gap is the area of
+    cross-attention minus that of this stack.
+    """
     if not needs_its_heads(pruned):
         return rule.decided(stack, NOT_MEASURED, NO_TASK)
     if gap is None or gap.inner.interval is None:
         why = "no point between the first and the last head removed in all stacks"
         return rule.decided(stack, NOT_MEASURED, why)
-    # The gap of what is better when larger: of a loss, with its sign reversed.
+    # The gap of a metric that is better when larger: of a loss, with its sign reversed.
     low, high = sorted(pruned.sign * limit for limit in gap.inner.interval)
     largest = max(abs(areas[name].inner.value or 0.0) for name in ("cross", stack))
     rounding = ROUNDING * largest

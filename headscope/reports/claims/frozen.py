@@ -2,6 +2,10 @@
 
 Frozen means that LayerNorm and the classifier alone are trained. Decided by the accuracy with
 everything trained, less that with frozen layers, and by pretrained minus random frozen layers.
+
+``headscope transfer`` fine-tunes variants of a model, each training other parameters:
+``layernorm`` (frozen layers), ``all`` (everything) and ``head`` (the classifier alone), at several
+sizes of the training data, from pretrained and from random weights.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     size = transfer.sizes[-1]
     measured = accuracies_and_budget(transfer, _VARIANTS, size)
 
-    # "As good as tuned" means something only where tuning is good, and every rate is known.
+    # "As good as tuned" means something only where tuning is good, and where every variant's best
+    # learning rate is known.
     reasons = unsettled(transfer, _VARIANTS, size, random=["layernorm"])
     over_head = transfer.difference("all", "head")
     gain = None if over_head is None else over_head.points
@@ -76,14 +81,14 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def _part(rule: Rule, key: str, measured: str, points: Estimate | None) -> InsightPart:
-    """Decide a part by a difference; not measured where the budget did not reach its runs."""
+    """Decide a part by a difference in points; None where the budget did not reach its runs."""
     if points is None:
         return rule.decided(key, NOT_MEASURED, measured)
     return rule.part(key, points, measured)
 
 
 def _points(name: str, difference: TransferDifference | None, points: Estimate | None) -> str:
-    """Say by how many points one way of training lies above the other."""
+    """Say by how many points one way of training, such as "everything", lies above the other."""
     if difference is None or points is None:
         return NOT_REACHED
     return f"{name} lies {shown(points)} points above, {difference.seeds} seeds"

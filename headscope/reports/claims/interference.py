@@ -1,9 +1,11 @@
 """Claim 6: without the softmax, keys interfere unless they are orthogonal.
 
-Decided by what heads lose without softmax, and by how well values are read back that were stored
-under a sentence's own keys. That a softmax with beta = sqrt(d_head) reads back better than the
-linear sum is true of every random model; so it must do so by more than there, and at the sharpness
-that the head has.
+``headscope linear`` measures what heads lose without the softmax (the *linear form*), how coherent
+a head's keys are (mean |cosine| of two keys of a sentence), and how well values are read back that
+were stored under a sentence's own keys. The claim is decided by these.
+
+A softmax with beta = sqrt(d_head) reads back better than the linear sum in every random model; so
+it must do so by more than there, and also with the sharpness of the head's own scores.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     linear = evidence.linear
     if linear is None:
         return rule.missing("linear")
-    coherence = linear.correlations[0]
+    coherence = linear.correlations[0]  # of key coherence with the error without softmax
     correlation = (
         f"Spearman {_or_undefined(coherence.spearman)} over {coherence.heads} heads in "
         f"{coherence.layers} layers"
@@ -105,15 +107,15 @@ def _random_part(rule: Rule, linear: LinearResult) -> InsightPart:
 
 
 def _control(linear: LinearResult) -> str:
-    """Say what other measures of the keys, another form and random weights have."""
+    """Say what other numbers of a head correlate with its error, and what other forms err by."""
     centred = _spearman_of(linear, "coherence_centred")
     entropy = _spearman_of(linear, "entropy")
     # The error of this form goes to 0 where scores are small.
     first_order = "the first-order form was not measured"
-    form = next((form for form in linear.forms if form.mean.form == "first-order"), None)
-    if form is not None:
-        error = or_dash(form.mean.error.value)
-        first_order = f"the first-order form (1 + q.k) / sum errs by {error}"
+    for form in linear.forms:
+        if form.mean.form == "first-order":
+            error = or_dash(form.mean.error.value)
+            first_order = f"the first-order form (1 + q.k) / sum errs by {error}"
     random = _NO_RANDOM
     if linear.control is not None:
         random = f"random weights: {_or_undefined(linear.control.correlations[0].spearman)}"
@@ -124,10 +126,13 @@ def _control(linear: LinearResult) -> str:
 
 
 def _spearman_of(linear: LinearResult, number: str) -> Estimate:
-    """Return the correlation of one number of a head with its error, with nothing held fixed."""
-    for row in linear.correlations:
-        if row.number == number and row.given == "":
-            return row.spearman
+    """Return the rank correlation of one number of a head with its error.
+
+    Not the partial one, for which another number is held fixed (``given``).
+    """
+    for correlation in linear.correlations:
+        if correlation.number == number and correlation.given == "":
+            return correlation.spearman
     raise KeyError(number)
 
 

@@ -47,7 +47,7 @@ def within(number: Estimate, least: float, most: float) -> str:
 
 
 def negative(number: Estimate) -> Estimate:
-    """Return the number with its sign and its interval reversed."""
+    """Return the number with its sign reversed: 2 [1, 5] -> -2 [-5, -1]."""
     return Estimate(
         value=None if number.value is None else -number.value,
         low=None if number.high is None else -number.high,
@@ -70,7 +70,10 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
 
 
 def every(outcomes: Sequence[str]) -> str:
-    """Decide whether all of some outcomes hold; a single one that does not decides against."""
+    """Decide whether all of some outcomes hold; a single one that does not decides against.
+
+    holds, holds -> holds; holds, open, does not hold -> does not hold; holds, open -> open.
+    """
     for outcome in (FAILS, NOT_MEASURED, OPEN):
         if outcome in outcomes:
             return outcome
@@ -78,7 +81,11 @@ def every(outcomes: Sequence[str]) -> str:
 
 
 def common(outcomes: Sequence[str]) -> str:
-    """Return the outcome that all outcomes share; "mixed" or "open" where they differ."""
+    """Return the outcome that all outcomes share; "mixed" or "open" where they differ.
+
+    Of a part with one outcome for each control, or layer. holds, does not hold -> mixed; holds,
+    open -> open.
+    """
     if not outcomes or NOT_MEASURED in outcomes:
         return NOT_MEASURED
     if len(set(outcomes)) == 1:
@@ -90,7 +97,7 @@ def common(outcomes: Sequence[str]) -> str:
 
 
 def shown(number: Estimate, form: str = ".2f", unknown: str = NOT_MEASURED) -> str:
-    """Write a number with its interval."""
+    """Write a number with its interval: 0.41 [0.35, 0.47]."""
     if number.value is None:
         return unknown
     if number.low is None or number.high is None:

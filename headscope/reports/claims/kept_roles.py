@@ -2,6 +2,9 @@
 
 Labelled are the heads that ``classify`` gives one of the claim's roles. All other heads are gated
 off; the metric of a task says what is left, and random sets of as many heads are the control.
+
+A head is (row, index) here: the row of its layer among all measured layers, and its index in the
+layer. A :class:`Task` is the *scorer*: it has the batches, and makes the metric of outputs.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import Head
 
-SMALL = 256  # Tokens of a batch: sentences of many lengths need less padding in small ones.
+#: Tokens of a batch: sentences of many lengths need less padding in small batches.
+SMALL = 256
 
 
 def measure_kept_roles(
@@ -53,31 +57,33 @@ def measure_kept_roles(
     corpus: Corpus | None = None,
     progress: Progress = silent,
 ) -> KeptRoles:
-    """Measure what is left with only the heads that have one of the claim's roles.
+    """Measure the metric of a task with only the heads that have one of the claim's roles.
 
-    Roles and metric never come from the same sentences: where both would be the built-in sample,
-    heads are classified anew on every other sentence, and the rest is measured. Of other data,
-    examples with a sentence that heads were classified on are left out. ``corpus`` is what heads
-    were classified on, the built-in sample by default; ``limit`` examples are chosen at random.
+    Roles and metric never come from the same sentences: where both would come from the built-in
+    sample, heads are classified anew on every other sentence, and the metric is measured on the
+    rest. Of other data, examples with a sentence that heads were classified on are left out.
+    ``corpus`` is the text that heads were classified on, the built-in sample by default; at most
+    ``limit`` examples are measured, chosen at random, with ``draws`` random sets of heads.
     """
     # One text to classify heads on and one to measure, without a sentence in common.
     examples = read_examples(task, data)
-    dropped = 0
+    n_dropped = 0
     if data is None:
         classified, examples = _on_two_halves(loaded, classified, examples, seed, progress)
     else:
-        examples, dropped = _unseen(examples, corpus or sample_corpus())
+        examples, n_dropped = _unseen(examples, corpus or sample_corpus())
     if limit is not None and task != "mlm":  # there it limits the windows that lines make
         examples = examples.draw(limit, seed)
     scorer = make_task(task, examples, loaded, seed=seed, limit=limit)
     full_outputs = scorer.outputs(loaded)
 
-    # All heads, each a layer's row and an index in it, and those of them that have a role.
+    # All heads by (stack, layer, number), and those of them that have a role.
     heads = places(loaded)
     labelled = _labelled_heads(classified, heads)
     random_sets = _RandomSets.like(labelled, heads.values())
 
-    # The metric with only the labelled heads, and with random sets of as many.
+    # The metric with only the labelled heads, and with random sets of as many heads; neither where
+    # all heads are labelled, or none.
     value = None
     interval: tuple[float, ...] | None = None
     units = 0
@@ -87,16 +93,14 @@ def measure_kept_roles(
         change = scorer.change(full_outputs, outputs, seed=seed)
         value = change.value
         units = change.units
-        interval = (0.0, 0.0) if change.same else change.ci
+        interval = (0.0, 0.0) if change.same else change.ci  # the same model: exactly no change
         random = _random_values(loaded, scorer, random_sets, draws, seed, progress)
 
     # The result.
     drawn = f" ({examples.drawn})" if examples.drawn else ""
     return KeptRoles(
         roles=tuple(KINDS),
-        kept=tuple(
-            (loaded.sites[row].layer, loaded.sites[row].head_ids[head]) for row, head in labelled
-        ),
+        kept=tuple(_layer_and_number(loaded, head) for head in labelled),
         n_heads=len(heads),
         classified_on=classified.corpus.name,
         measured_on=f"{examples.name}{drawn}",
@@ -107,8 +111,8 @@ def measure_kept_roles(
         value=value,
         difference_ci=interval,
         random=tuple(random),
-        left_out=dropped,
-        sets=min(random_sets.count, 2**53),  # what JSON holds exactly
+        left_out=n_dropped,
+        sets=min(random_sets.count, 2**53),  # the largest number that JSON holds exactly
         units=units,
     )
 
@@ -116,13 +120,22 @@ def measure_kept_roles(
 def _labelled_heads(
     classified: ClassifyResult, heads: Mapping[tuple[str, int, int], Head]
 ) -> list[Head]:
-    """Return those of the heads, given by stack, layer and number, that have one of the roles."""
-    names = {
-        (head.stack, head.layer, head.head)
-        for head in classified.heads
-        if not KINDS.keys().isdisjoint(head.roles)
-    }
-    return [head for name, head in heads.items() if name in names]
+    """Return the heads that have one of the claim's roles, as (row, index).
+
+    ``heads`` are all heads of the model, by (stack, layer, number) as results name them.
+    """
+    labelled: set[tuple[str, int, int]] = set()
+    for head in classified.heads:
+        if any(role in KINDS for role in head.roles):
+            labelled.add((head.stack, head.layer, head.head))
+    return [head for name, head in heads.items() if name in labelled]
+
+
+def _layer_and_number(loaded: LoadedModel, head: Head) -> tuple[int, int]:
+    """Return layer and number of a head as results name them."""
+    row, index = head
+    site = loaded.sites[row]
+    return site.layer, site.head_ids[index]
 
 
 # --- the texts ------------------------------------------------------------------------------------
@@ -135,7 +148,10 @@ def _on_two_halves(
     seed: int,
     progress: Progress,
 ) -> tuple[ClassifyResult, Examples]:
-    """Classify anew on half of the sample, if it was on all of it; return the other half too."""
+    """Return a classification on half of the built-in sample, and the other half as examples.
+
+    Heads are classified anew if that was done on all of the sample.
+    """
     sample = sample_corpus()
     first_half, other_half = halves(sample, examples)
     if classified.corpus.sha256 == sample.sha256:
@@ -150,7 +166,10 @@ def _on_two_halves(
 
 
 def halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
-    """Split the sample: every other sentence to classify on, the others to measure."""
+    """Split the sample: sentences 0, 2, 4, ... to classify heads on, 1, 3, 5, ... to measure.
+
+    A sentence of the second half that stands in the first as well is left out.
+    """
     sentences = list(sample)[::2]
     corpus = dataclasses.replace(
         sample,
@@ -165,7 +184,7 @@ def halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
 
 
 def _unseen(examples: Examples, corpus: Corpus) -> tuple[Examples, int]:
-    """Leave out examples with a sentence of the corpus; return the others, and how many went."""
+    """Return the examples without a sentence of the corpus, and how many others were left out."""
     unseen = without_shared(examples, _texts_of(corpus))
     if unseen.same or unseen.dropped > len(examples) / 2:
         raise InputError(
@@ -188,15 +207,15 @@ def _texts_of(corpus: Corpus) -> Examples:
 class _RandomSets:
     """Random sets of heads, with as many in every layer as are labelled.
 
-    So layers give no advantage.
+    So it gives no advantage to lie in a certain layer.
     """
 
-    heads_by_layer: dict[int, list[int]]  # All heads, by their layer's row
-    n_labelled: Counter[int]  # By layer
+    heads_by_layer: dict[int, list[int]]  # Indices of all heads, by the row of their layer
+    n_labelled: Counter[int]  # Number of labelled heads, by the row of the layer
 
     @classmethod
     def like(cls, labelled: Iterable[Head], heads: Iterable[Head]) -> _RandomSets:
-        """Draw from ``heads`` sets like the labelled one; heads are (layer's row, index)."""
+        """Prepare to draw from ``heads`` sets that have as many in every layer as ``labelled``."""
         heads_by_layer: dict[int, list[int]] = {}
         for layer, head in heads:
             heads_by_layer.setdefault(layer, []).append(head)
@@ -204,11 +223,11 @@ class _RandomSets:
 
     @property
     def count(self) -> int:
-        """How many different sets there are."""
-        return math.prod(
-            math.comb(len(heads), self.n_labelled[layer])
-            for layer, heads in self.heads_by_layer.items()
-        )
+        """How many different sets there are: the product of the layers' numbers of choices."""
+        count = 1
+        for layer, heads in self.heads_by_layer.items():
+            count *= math.comb(len(heads), self.n_labelled[layer])
+        return count
 
     def draw(self, seed: int, draw: int) -> list[Head]:
         """Draw one set; the same ``draw`` of a seed is the same set."""
@@ -228,19 +247,20 @@ def _random_values(
     seed: int,
     progress: Progress,
 ) -> list[float]:
-    """Measure the metric with only random heads, several sets side by side."""
+    """Measure the metric with each of ``draws`` random sets of heads, several side by side."""
 
     @contextlib.contextmanager
-    def measuring(model: LoadedModel) -> Iterator[Callable[[list[Head]], float]]:
-        """Yield what measures one set on this copy of the model."""
+    def measuring(copy: LoadedModel) -> Iterator[Callable[[list[Head]], float]]:
+        """Prepare a copy of the model, one for each thread; yield what measures a set on it."""
 
         def value_with_only(heads: list[Head]) -> float:
-            return scorer.value(outputs_with_only(scorer, model, heads))
+            return scorer.value(outputs_with_only(scorer, copy, heads))
 
-        with prepared(model.network):
+        with prepared(copy.network):
             yield value_with_only
 
-    alone = current().size > 1  # several processes share out the batches, so in one order
+    # Where several processes share out the batches, all have to measure the sets in one order.
+    alone = current().size > 1
     sets = (random_sets.draw(seed, draw) for draw in range(draws))
     values = []
     for value in side_by_side(loaded, sets, measuring, alone=alone):
@@ -250,13 +270,13 @@ def _random_values(
 
 
 def outputs_with_only(scorer: Task, loaded: LoadedModel, heads: Sequence[Head]) -> dict[str, Array]:
-    """Run a model in which only some heads, each a row and an index, have a gate of one.
+    """Run a model in which only some heads have a gate of one, and return what the task needs.
 
-    The others' gates are zero, which changes the outputs as removing their weights does; layers
-    that share their weights (ALBERT) need no rule of their own.
+    The gates of all others are zero, which changes the outputs as removing their weights does;
+    layers that share their weights (ALBERT) need no rule of their own.
     """
     gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
-    for row, head in heads:
-        gates[row, head] = 1.0
+    for row, index in heads:
+        gates[row, index] = 1.0
     with gated(loaded, gates) as run:
         return scorer.outputs_of(run, share(scorer.batches(loaded, SMALL)))

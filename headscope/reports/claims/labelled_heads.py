@@ -1,8 +1,10 @@
 """Claim 2: a few kinds of heads (positional, syntactic, rare-word) do the work; the rest can go.
 
-Decided by the metric of the model with only its labelled heads, against the same with as many
-random heads in every layer (``kept_roles.py`` measures both). Of an encoder-decoder model also by
-the layers of the cross-attention heads that a joint pruning of all its stacks leaves.
+Labelled are the heads that ``classify`` gives one of these roles. The claim is decided by a task's
+metric with only the labelled heads, against that with as many random heads in every layer. Both are
+measured in ``kept_roles.py``, as a :class:`KeptRoles`. Of an encoder-decoder model it is
+also decided by which cross-attention heads a joint pruning of all its stacks leaves: those of late
+layers, or of any (``survivors.py``).
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ PARTS = {
 
 def judge(rule: Rule, evidence: Evidence) -> Insight:
     """Decide by the metric with only labelled heads, and by where cross-attention survives."""
+    # Where cross-attention survives: this part counts for encoder-decoder models only.
     survivor_parts: list[InsightPart] = []
     survivor_values: dict[str, Any] = {}
     survivor_sentence = ""
@@ -56,23 +59,24 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         survivor_values = survivors.values or {}
         survivor_sentence = survivors.sentence
 
-    labelled = evidence.kept_roles
-    if labelled is None:
+    # What is left with only the labelled heads.
+    kept_roles = evidence.kept_roles
+    if kept_roles is None:
         missing = rule.missing("classify")
         why = missing.measured
         if survivor_sentence:
             why += f".{survivor_sentence}"
         return rule.insight(missing.verdict, why, values=survivor_values, parts=survivor_parts)
-    if labelled.value is None:
+    if kept_roles.value is None:
         why = (
-            f"On {labelled.classified_on}, {len(labelled.kept) or 'none'} of {labelled.n_heads} "
-            f"heads have one of the roles {_kinds(labelled)}: nothing to compare."
-            f"{survivor_sentence}"
+            f"On {kept_roles.classified_on}, {len(kept_roles.kept) or 'none'} of "
+            f"{kept_roles.n_heads} heads have one of the roles {_kinds(kept_roles)}: nothing to "
+            f"compare.{survivor_sentence}"
         )
         return rule.insight("not applicable", why, values=survivor_values, parts=survivor_parts)
 
-    against_random = _against_random(labelled, labelled.value, rule.thresholds.random_p)
-    lost = _lost_share(labelled, labelled.value)
+    against_random = _against_random(kept_roles, kept_roles.value, rule.thresholds.random_p)
+    lost = _lost_share(kept_roles, kept_roles.value)
     return rule.concluded(
         parts=(
             rule.decided("beats", against_random.outcome, against_random.measured),
@@ -80,25 +84,25 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             *survivor_parts,
         ),
         measured=(
-            f"With only the {len(labelled.kept)} of {labelled.n_heads} heads that are "
-            f"{_kinds(labelled)} on {labelled.classified_on}, {labelled.metric} on "
-            f"{labelled.measured_on} is {labelled.value:.4g} (whole model "
-            f"{labelled.baseline:.4g}): {shown(lost, '.1%')} is lost. Labelled heads "
+            f"With only the {len(kept_roles.kept)} of {kept_roles.n_heads} heads that are "
+            f"{_kinds(kept_roles)} on {kept_roles.classified_on}, {kept_roles.metric} on "
+            f"{kept_roles.measured_on} is {kept_roles.value:.4g} (whole model "
+            f"{kept_roles.baseline:.4g}): {shown(lost, '.1%')} is lost. Labelled heads "
             f"{against_random.words} random ones: {against_random.as_well} of "
-            f"{len(labelled.random)} random sets do as well.{survivor_sentence}"
+            f"{len(kept_roles.random)} random sets do as well.{survivor_sentence}"
         ),
-        control=_control(labelled),
+        control=_control(kept_roles),
         values={
-            **_values(labelled, lost),
-            "random_mean": float(np.mean(labelled.random)),
+            **_values(kept_roles, lost),
+            "random_mean": float(np.mean(kept_roles.random)),
             "random_as_well": against_random.as_well,
-            "draws": len(labelled.random),
-            "sets": labelled.sets,
+            "draws": len(kept_roles.random),
+            "sets": kept_roles.sets,
             "p": against_random.p,
             "worse_than_random": against_random.worse,
             **survivor_values,
         },
-        refuted=against_random.worse and all(part.verdict != HOLDS for part in survivor_parts),
+        refuted=against_random.worse and all(row.verdict != HOLDS for row in survivor_parts),
     )
 
 
@@ -109,28 +113,29 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 class _AgainstRandom:
     """How the model with only its labelled heads compares with random sets of heads."""
 
-    outcome: str  # Whether it does better
-    words: str  # The same in words
+    outcome: str  # Whether it does better: ``holds``, ``does not hold`` or ``not measured``
+    words: str  # The comparison in words, such as "do better than"
     worse: bool  # Whether it does worse, by the same test
     as_well: int  # Random sets that do as well
     p: float
-    measured: str  # These numbers in words
+    measured: str  # ``as_well`` and ``p`` in words
 
 
-def _against_random(labelled: KeptRoles, value: float, limit: float) -> _AgainstRandom:
+def _against_random(kept_roles: KeptRoles, value: float, limit: float) -> _AgainstRandom:
     """Test whether the labelled heads beat random sets, or are beaten by them.
 
     ``p`` is (1 + random sets that do as well) / (1 + random sets), at most ``limit`` if they do.
     """
-    sign = 1.0 if labelled.higher_is_better else -1.0
+    # Scores of which more is better.
+    sign = 1.0 if kept_roles.higher_is_better else -1.0
     labelled_score = sign * value
-    random = sign * np.array(labelled.random)
-    as_well = int((random >= labelled_score - ROUNDING * abs(labelled_score)).sum())
-    as_badly = int((random <= labelled_score + ROUNDING * abs(labelled_score)).sum())
-    p = (1 + as_well) / (1 + len(random))
-    p_worse = (1 + as_badly) / (1 + len(random))
-
-    measured = f"{as_well} of {len(random)} random sets do as well, p {p:.3f}"
+    random_scores = sign * np.array(kept_roles.random)
+    tolerance = ROUNDING * abs(labelled_score)
+    as_well = int((random_scores >= labelled_score - tolerance).sum())
+    as_badly = int((random_scores <= labelled_score + tolerance).sum())
+    p = (1 + as_well) / (1 + len(random_scores))
+    p_worse = (1 + as_badly) / (1 + len(random_scores))
+    measured = f"{as_well} of {len(random_scores)} random sets do as well, p {p:.3f}"
 
     outcome = HOLDS if p <= limit else FAILS
     words = "do better than" if p <= limit else "do no better than"
@@ -138,65 +143,68 @@ def _against_random(labelled: KeptRoles, value: float, limit: float) -> _Against
     if worse:
         words = "do worse than"
     # With few possible sets, of which the labelled heads are one, no p could be small enough.
-    if labelled.sets is not None and 1 / labelled.sets > limit:
+    if kept_roles.sets is not None and 1 / kept_roles.sets > limit:
         outcome = NOT_MEASURED
         words = "cannot be told from"
         worse = False
-        measured += f"; only {labelled.sets} sets have as many heads per layer"
+        measured += f"; only {kept_roles.sets} sets have as many heads per layer"
     return _AgainstRandom(
         outcome=outcome, words=words, worse=worse, as_well=as_well, p=p, measured=measured
     )
 
 
-def _control(labelled: KeptRoles) -> str:
+def _control(kept_roles: KeptRoles) -> str:
     """Say how the random sets were drawn, and what they keep of the metric."""
-    how = "of all heads alike" if labelled.sets is None else "with as many heads in every layer"
+    how = "of all heads alike" if kept_roles.sets is None else "with as many heads in every layer"
     return (
-        f"{len(labelled.random)} random sets of {len(labelled.kept)} heads, {how}: mean "
-        f"{np.mean(labelled.random):.4g}, {min(labelled.random):.4g} to "
-        f"{max(labelled.random):.4g}."
+        f"{len(kept_roles.random)} random sets of {len(kept_roles.kept)} heads, {how}: mean "
+        f"{np.mean(kept_roles.random):.4g}, {min(kept_roles.random):.4g} to "
+        f"{max(kept_roles.random):.4g}."
     )
 
 
 # --- what is lost ---------------------------------------------------------------------------------
 
 
-def _lost_share(labelled: KeptRoles, value: float) -> Estimate:
-    """Return the share of the metric that is lost without the other heads."""
-    sign = 1.0 if labelled.higher_is_better else -1.0
-    scale = abs(labelled.baseline) or 1.0
-    loss = sign * (labelled.baseline - value) / scale
-    if not labelled.difference_ci:
+def _lost_share(kept_roles: KeptRoles, value: float) -> Estimate:
+    """Return the share of the metric that is lost without the other heads.
+
+    ``difference_ci`` is the interval of value minus baseline; the loss is the other way round.
+    """
+    sign = 1.0 if kept_roles.higher_is_better else -1.0
+    scale = abs(kept_roles.baseline) or 1.0  # a baseline of 0 cannot be divided by
+    loss = sign * (kept_roles.baseline - value) / scale
+    if not kept_roles.difference_ci:
         return Estimate(loss)
-    low, high = sorted(-sign * limit / scale for limit in labelled.difference_ci)
+    low, high = sorted(-sign * limit / scale for limit in kept_roles.difference_ci)
     return Estimate(loss, low, high)
 
 
-def _values(labelled: KeptRoles, lost: Estimate) -> dict[str, Any]:
+def _values(kept_roles: KeptRoles, lost: Estimate) -> dict[str, Any]:
     """Return the numbers of the model with only its labelled heads."""
     loss_interval = None
     value_interval = None
-    if labelled.difference_ci:
+    if kept_roles.difference_ci:
         loss_interval = [lost.low, lost.high]
         value_interval = {
-            "low": labelled.baseline + min(labelled.difference_ci),
-            "high": labelled.baseline + max(labelled.difference_ci),
+            "low": kept_roles.baseline + min(kept_roles.difference_ci),
+            "high": kept_roles.baseline + max(kept_roles.difference_ci),
         }
     return {
-        "kept": len(labelled.kept),
-        "heads": labelled.n_heads,
-        "metric": labelled.metric,
-        "baseline": labelled.baseline,
-        "value": labelled.value,
+        "kept": len(kept_roles.kept),
+        "heads": kept_roles.n_heads,
+        "metric": kept_roles.metric,
+        "baseline": kept_roles.baseline,
+        "value": kept_roles.value,
         "loss": lost.value,
         "loss_interval": loss_interval,
         "value_interval": value_interval,
     }
 
 
-def _kinds(labelled: KeptRoles) -> str:
+def _kinds(kept_roles: KeptRoles) -> str:
     """Name the kinds of heads: ``positional, syntactic or rare-word``."""
-    return joined([KINDS.get(role, role) for role in labelled.roles], "or")
+    return joined([KINDS.get(role, role) for role in kept_roles.roles], "or")
 
 
 def bar(values: Mapping[str, Any]) -> Bar:

@@ -1,6 +1,8 @@
 """Claim 8: LayerNorm parameters are the most useful small set to fine-tune.
 
 Decided by the accuracy with only LayerNorm trained, less that with each equally large set.
+``headscope transfer`` fine-tunes a *variant* of the model for each set of parameters, at several
+sizes of the training data; the largest counts here.
 """
 
 from __future__ import annotations
@@ -46,28 +48,32 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     if transfer is None:
         return rule.missing("transfer")
     size = transfer.sizes[-1]
-    parts: list[InsightPart] = []
+
+    # Compare LayerNorm with each set that was trained.
+    set_parts: list[InsightPart] = []
     values: dict[str, object] = {}
-    beaten = False
+    is_beaten = False  # by one of the sets
     for name in PARTS:
         difference = transfer.difference("layernorm", name)
         if difference is not None:
             points = difference.points
             text = f"{shown(points)} points, {difference.seeds} seeds"
-            parts.append(rule.part(name, points, text))
+            set_parts.append(rule.part(name, points, text))
             values[name] = {"mean": points.value, "low": points.low, "high": points.high}
-            beaten = beaten or below(points, 0.0) == HOLDS
+            is_beaten = is_beaten or below(points, 0.0) == HOLDS
         elif name not in transfer.not_possible:
-            parts.append(rule.decided(name, NOT_MEASURED, NOT_REACHED))
+            set_parts.append(rule.decided(name, NOT_MEASURED, NOT_REACHED))
     if not values:
         return rule.insight(NOT_MEASURED, f"Nothing to compare: {runs_reached(transfer)}")
+
+    # The verdict, unless a best learning rate is unknown.
     measured = accuracies_and_budget(transfer, (*_COMPARED, *_LARGER), size)
     reasons = unsettled(transfer, _COMPARED, size)
     if reasons:
         return rule.insight(NOT_MEASURED, f"{reasons} {measured}")
     head_only = accuracies(transfer, ["head"], size)
     control = f"{head_only}; the other sets of as many parameters are the control."
-    return rule.concluded(parts, measured, control, values, refuted=beaten)
+    return rule.concluded(set_parts, measured, control, values, refuted=is_beaten)
 
 
 CLAIM = Claim(

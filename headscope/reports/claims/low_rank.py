@@ -1,7 +1,8 @@
 """Claim 5: after the softmax, attention is low rank.
 
-Decided by the share of the largest singular values of every head's pattern. An untrained model of
-the same shape has it too, so its share is the control.
+Decided by how much of the sum of singular values the k largest of every head's pattern hold (its
+*share*), from ``headscope spectrum``. The patterns of an untrained model may be of low rank as
+well, so the same architecture with random weights is the control.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PARTS = {
         "than {most:.0%} of heads",
     ),
 }
-#: What the difference from random weights says of learning, by whether it lies above 0.
+#: What the mean share, minus that of random weights, says of learning: by whether it is above 0.
 _MEANINGS = {
     HOLDS: "training has made the patterns lower in rank than an untrained model's",
     FAILS: "training has not made the patterns lower in rank, so low rank is no sign of learning",
@@ -95,7 +96,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def _control(spectrum: SpectrumResult) -> str:
-    """Say what random weights have, and patterns of two closed forms."""
+    """Say what share random weights have, and two patterns whose spectrum is known."""
     random_scores = or_dash(spectrum.controls["random-logits"].share_at_k)
     identity = or_dash(spectrum.controls["identity"].share_at_k)
     known_patterns = (

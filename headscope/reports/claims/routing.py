@@ -1,14 +1,18 @@
 """Claim 1: heads route; they pass on nearly all of what they read, rather than a narrow part.
 
-Decided by the width of W_V, and by what a linear readout of z recovers (R^2, of held-out sentences)
-of the word that a token attends to most. A wide W_V and a sharp pattern are what an untrained model
-with large W_Q has as well; so the same patterns with a W_V of Gaussian entries, and random
-directions, are among the controls.
+Decided by the width of W_V (its effective rank, as a share of d_head), and by what a linear readout
+of a head's output z recovers of the word that a token attends to most: R^2 on held-out sentences.
+``headscope flow`` measures both; its :class:`Recovery` has one R^2 for each target, and each
+control.
+
+A wide W_V and a sharp pattern are found in an untrained model with large W_Q as well; so the same
+patterns with a W_V of Gaussian entries, and random directions, are among the controls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from headscope.analyses.flow.result import FlowResult
@@ -65,6 +69,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     flow = evidence.flow
     if flow is None:
         return rule.missing("flow")
+
+    # How many heads are wide.
     all_widths = [head.wide() for head in flow.heads]
     widths = [width for width in all_widths if width is not None]
     if not widths:
@@ -73,17 +79,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     wide_heads = sum(width > rule.thresholds.value_width for width in widths)
     most_are_wide = wide_heads > rule.thresholds.most * len(widths)
 
-    recovery = flow.recovery
-    r2 = {name: number.value for name, number in vars(recovery).items()}
-    if recovery.value.value is None:
-        why = flow.not_measured.get("value", "no numbers")
-        measured = f"What z recovers was not measured: {why}."
-    else:
-        measured = (
-            f"A linear readout of z recovers {r2['value']:.0%} of the variance of the attended "
-            f"word's state in the space that W_V reads, and {or_dash(r2['whole'], '.0%')} of all "
-            f"that is read (held out, mean of {len(flow.heads)} heads)."
-        )
+    # What z recovers: R^2 by the name of the field, such as ``value`` and ``whole``.
+    r2 = {field.name: getattr(flow.recovery, field.name).value for field in fields(flow.recovery)}
     random = None if flow.control is None else flow.control.recovery
     return rule.concluded(
         parts=(
@@ -94,13 +91,25 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
                 f"{mean_width:.2f}, no sampling",
             ),
             _random_part(rule, flow),
-            _difference_part(rule, flow, "gaussian", flow.over_gaussian, "value", "gaussian"),
             _difference_part(
-                rule, flow, "token", flow.token_over_directions, "token", "token_directions"
+                rule,
+                flow,
+                key="gaussian",
+                difference=flow.over_gaussian,
+                name="value",
+                control="gaussian",
+            ),
+            _difference_part(
+                rule,
+                flow,
+                key="token",
+                difference=flow.token_over_directions,
+                name="token",
+                control="token_directions",
             ),
             _recovers_part(rule, flow),
         ),
-        measured=measured,
+        measured=_recovered_in_words(flow),
         control=_control(flow),
         values={
             "heads": len(widths),
@@ -112,7 +121,12 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         },
         not_counted=[
             _difference_part(
-                rule, flow, "not_counted_whole", flow.over_directions, "whole", "directions"
+                rule,
+                flow,
+                key="not_counted_whole",
+                difference=flow.over_directions,
+                name="whole",
+                control="directions",
             )
         ],
     )
@@ -140,7 +154,10 @@ def _recovers_part(rule: Rule, flow: FlowResult) -> InsightPart:
 def _difference_part(
     rule: Rule, flow: FlowResult, key: str, difference: Estimate, name: str, control: str
 ) -> InsightPart:
-    """Decide whether one R^2 exceeds its control; ``flow.recovery`` has both by these names."""
+    """Decide whether one R^2 exceeds its control, by their ``difference``.
+
+    ``name`` and ``control`` are the fields of ``flow.recovery`` that have the two.
+    """
     r2 = or_dash(getattr(flow.recovery, name).value)
     control_r2 = or_dash(getattr(flow.recovery, control).value)
     text = _shown_or_reason(flow, difference, name, control)
@@ -148,7 +165,7 @@ def _difference_part(
 
 
 def _shown_or_reason(flow: FlowResult, number: Estimate, *names: str) -> str:
-    """Write an estimate, or why one of the numbers that it is made of was not measured."""
+    """Write an estimate, or why one of the R^2 that it is made of (``names``) was not measured."""
     for name in names:
         if name in flow.not_measured:
             return f"not measured: {flow.not_measured[name]}"
@@ -158,8 +175,21 @@ def _shown_or_reason(flow: FlowResult, number: Estimate, *names: str) -> str:
 # --- what is written ------------------------------------------------------------------------------
 
 
+def _recovered_in_words(flow: FlowResult) -> str:
+    """Say what z recovers of the word attended to most, and of all that is read."""
+    word = flow.recovery.value.value
+    if word is None:
+        why = flow.not_measured.get("value", "no numbers")
+        return f"What z recovers was not measured: {why}."
+    return (
+        f"A linear readout of z recovers {word:.0%} of the variance of the attended word's state "
+        f"in the space that W_V reads, and {or_dash(flow.recovery.whole.value, '.0%')} of all that "
+        f"is read (held out, mean of {len(flow.heads)} heads)."
+    )
+
+
 def _control(flow: FlowResult) -> str:
-    """Say what random weights, words and directions recover, and how wide Gaussian W_V are."""
+    """Say what z recovers with random weights, words and directions; how wide Gaussian W_V are."""
     recovery = flow.recovery
     text = ""
     if flow.control is not None:

@@ -1,10 +1,16 @@
 """What a claim of the literature consists of, and how its parts make a verdict.
 
-Every claim is a module of this package, named in ``bounds.toml``: its ``CLAIM`` puts together what
-the articles say, the parts that decide it, the function that judges a model by them, and the number
-that it leads with. A part says where an estimate has to lie, so that its outcome and its words come
-from one entry: the outcome by :meth:`Rule.part`, the sentence of the rule by :attr:`Rule.sentence`.
-:meth:`Rule.concluded` makes one verdict of the outcomes of all parts.
+Every claim is a module of this package. Its ``CLAIM`` (:class:`Claim`) puts together what the
+articles say, the parts that decide it, a function ``judge`` and the number that it leads with.
+
+``judge(rule, evidence)`` gets the results that were measured of a model (:class:`Evidence`) and
+returns the verdict (:class:`Insight`). It writes the verdict with its :class:`Rule`:
+
+1. :meth:`Rule.part` decides each part, by where the interval of an estimate lies;
+2. :meth:`Rule.concluded` makes one verdict of the outcomes of all parts.
+
+A part says once where its estimate has to lie (:class:`Bound`). The outcome is decided by that, and
+:attr:`Rule.sentence` says it in words.
 """
 
 from __future__ import annotations
@@ -28,10 +34,14 @@ NOT_YET = "not measured yet"
 
 @dataclass(frozen=True)
 class Evidence(Sections):
-    """What has been measured of a model, by section; None where it was not."""
+    """What has been measured of a model; None where it was not.
 
-    kept_roles: KeptRoles | None = None  # The model with only the heads of some roles
-    stacks: tuple[str, ...] = ()  # The model's stacks of attention; empty where they are not known
+    It inherits a field for the result of each command, such as ``rank`` and ``spectrum``.
+    """
+
+    kept_roles: KeptRoles | None = None  # The metric of the model with only some heads, for claim 2
+    #: The model's stacks of attention: ``encoder``, ``decoder``, ``cross``; empty if not known.
+    stacks: tuple[str, ...] = ()
 
 
 # --- where an estimate has to lie -----------------------------------------------------------------
@@ -41,34 +51,40 @@ class Evidence(Sections):
 class Bound:
     """Where the whole interval of an estimate has to lie, as a test and in words."""
 
-    outcome: Callable[[Estimate], str]  # ``holds``, ``does not hold``, ``open``, ``not measured``
-    words: str  # With ``{}`` for each limit
+    #: Decides by the interval: ``holds``, ``does not hold``, ``open`` or ``not measured``.
+    outcome: Callable[[Estimate], str]
+    words: str  # Such as "above {}", with ``{}`` for each limit
     limits: tuple[float, ...]
 
     def written(self, form: str) -> str:
-        """Say in words where it has to lie, the limits in this format."""
-        return self.words.format(*(format(limit, form) for limit in self.limits))
+        """Say in words where it has to lie, the limits in a format: ".0%" -> "above 90%"."""
+        limits = [format(limit, form) for limit in self.limits]
+        return self.words.format(*limits)
 
 
 def lies_above(limit: float) -> Bound:
     """Ask for an interval above a limit."""
-    return Bound(lambda number: above(number, limit), "above {}", (limit,))
+    return Bound(lambda number: above(number, limit), words="above {}", limits=(limit,))
 
 
 def lies_below(limit: float) -> Bound:
     """Ask for an interval below a limit."""
-    return Bound(lambda number: below(number, limit), "below {}", (limit,))
+    return Bound(lambda number: below(number, limit), words="below {}", limits=(limit,))
 
 
 def lies_at_least(limit: float) -> Bound:
     """Ask for an interval that begins at a limit or above."""
-    return Bound(lambda number: within(number, limit, math.inf), "at least {}", (limit,))
+    return Bound(
+        lambda number: within(number, limit, math.inf), words="at least {}", limits=(limit,)
+    )
 
 
 def lies_between(least: float, most: float) -> Bound:
     """Ask for an interval between two limits, or at them."""
     return Bound(
-        lambda number: within(number, least, most), "between {} and {}", limits=(least, most)
+        lambda number: within(number, least, most),
+        words="between {} and {}",
+        limits=(least, most),
     )
 
 
@@ -77,15 +93,25 @@ def lies_between(least: float, most: float) -> Bound:
 
 @dataclass(frozen=True)
 class ClaimPart:
-    """One row of a rule: what is asked, and where an estimate has to lie."""
+    """One part of a claim: what is measured, and where the estimate has to lie.
+
+    A part that asks for an R^2 above the threshold ``recovered``::
+
+        ClaimPart(
+            name="z recovers most of the word",
+            rule="the R^2 is {bound}",
+            lies=lambda thresholds: lies_above(thresholds.recovered),
+        )
+    """
 
     name: str  # What the part says, as results call it
-    #: What its estimate is: ``{bound}`` is where it has to lie, other fields are thresholds. Empty
-    #: for what is shown beside the verdict.
+    #: Its words in the sentence of the rule. ``{bound}`` stands for where the estimate has to lie,
+    #: other fields for thresholds. Empty for a part that is shown and does not count.
     rule: str = ""
-    #: Where the estimate lies if the part holds; None where the judge decides by a test of its own.
+    #: Where the estimate lies if the part holds, under some thresholds; None where the judge
+    #: decides by a test of its own.
     lies: Callable[[InsightThresholds], Bound] | None = None
-    #: Makes one outcome of those of several estimates: ``every`` or ``common``.
+    #: Joins the outcomes of several estimates, such as one a head: ``every`` or ``common``.
     join: Callable[[Sequence[str]], str] | None = None
     percent: bool = False  # Whether bounds are written as percentages
 
@@ -94,38 +120,41 @@ class ClaimPart:
 class Claim:
     """A claim of the literature, and how it is decided."""
 
-    number: int  # As the articles are numbered
-    text: str  # What they say
-    paper: str  # Which article, by its authors and title
-    parts: Mapping[str, ClaimPart]
-    closing: str  # Ends the sentence of the rule; its fields are thresholds
+    number: int  # The articles are numbered from 0
+    text: str  # What the article claims
+    paper: str  # The article's authors and title
+    parts: Mapping[str, ClaimPart]  # By the key that ``judge`` calls them
+    closing: str  # Ends the sentence of the rule; its ``{fields}`` are thresholds
     opening: str = "Holds if all of this is so, by the whole 95% interval where there is one:"
     judge: Callable[[Rule, Evidence], Insight]
-    #: Makes the number that the claim leads with of an insight's ``values``; KeyError or TypeError
-    #: where it was not measured. None where the claim has no such number.
+    #: Makes the number that the claim leads with of an insight's ``values``; it raises KeyError or
+    #: TypeError where they lack it. None for a claim without such a number.
     bar: Callable[[Mapping[str, Any]], Bar] | None = None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule of one claim, under some thresholds: what a judge writes its verdict with."""
+    """The rule of one claim, under some thresholds: a judge writes its verdict with it."""
 
     claim: Claim
     thresholds: InsightThresholds = field(default_factory=InsightThresholds)
 
     def part(self, key: str, number: Estimate | Iterable[Estimate], measured: str) -> InsightPart:
-        """Decide a part by where its estimate lies, or all of its estimates."""
-        row = self.claim.parts[key]
-        assert row.lies is not None, f"{key} has no bound: use decided"
-        bound = row.lies(self.thresholds)
+        """Decide a part by where its estimate lies, or all of its estimates do.
+
+        ``measured`` says the numbers in words.
+        """
+        claim_part = self.claim.parts[key]
+        assert claim_part.lies is not None, f"{key} has no bound: use decided"
+        bound = claim_part.lies(self.thresholds)
         if isinstance(number, Estimate):
-            return InsightPart(row.name, bound.outcome(number), measured)
-        assert row.join is not None, f"{key} does not say how outcomes are joined"
+            return InsightPart(claim_part.name, bound.outcome(number), measured)
+        assert claim_part.join is not None, f"{key} does not say how outcomes are joined"
         outcomes = [bound.outcome(estimate) for estimate in number]
-        return InsightPart(row.name, row.join(outcomes), measured)
+        return InsightPart(claim_part.name, claim_part.join(outcomes), measured)
 
     def decided(self, key: str, outcome: str, measured: str) -> InsightPart:
-        """Give a part the outcome of a test of the judge's own."""
+        """Give a part an outcome that the judge has found by a test of its own."""
         return InsightPart(self.claim.parts[key].name, outcome, measured)
 
     def insight(
@@ -136,7 +165,7 @@ class Rule:
         values: Mapping[str, Any] | None = None,
         parts: Sequence[InsightPart] = (),
     ) -> Insight:
-        """Give the claim a verdict; ``measured`` says why, where there is none."""
+        """Give the claim a verdict; ``measured`` says why nothing was decided, where that is so."""
         return Insight(
             number=self.claim.number,
             claim=self.claim.text,
@@ -149,7 +178,7 @@ class Rule:
         )
 
     def missing(self, *sections: str) -> Insight:
-        """Say that none of the sections that the claim can be decided by was part of the run."""
+        """Say that the run had none of the commands whose result could decide the claim."""
         if len(sections) == 1:
             why = f"{sections[0]} was not part of this run"
         else:
@@ -172,38 +201,47 @@ class Rule:
         A part whose interval is unknown leaves the claim "not measured", unless the verdict is the
         same whichever way it would come out. Parts that are "not measured yet" do not count; those
         named in ``refuting`` decide against the claim where they do not hold. A ``refuted`` claim
-        does not hold, whatever the parts say.
+        does not hold, whatever the parts say. Parts ``not_counted`` are shown alone.
         """
-        # The verdict if all parts that were not measured held, and if none of them did.
-        verdicts = set()
-        for assumed in (HOLDS, FAILS):
-            outcomes = {
-                part.name: assumed if part.verdict == NOT_MEASURED else part.verdict
-                for part in parts
-                if part.verdict != NOT_YET
-            }
-            different = set(outcomes.values())
-            if refuted or any(outcomes.get(name) == FAILS for name in refuting):
-                verdicts.add(FAILS)
-            elif different in ({HOLDS}, {FAILS}):
-                verdicts.update(different)
-            else:
-                verdicts.add("mixed")
-        verdict = verdicts.pop() if len(verdicts) == 1 else NOT_MEASURED
+        verdict = FAILS
+        if not refuted:
+            at_best = _verdict_of(parts, refuting, of_unmeasured=HOLDS)
+            at_worst = _verdict_of(parts, refuting, of_unmeasured=FAILS)
+            verdict = at_best if at_best == at_worst else NOT_MEASURED
         return self.insight(verdict, measured, control, values, [*parts, *not_counted])
 
     @property
     def sentence(self) -> str:
-        """The rule in words, put together from its parts."""
+        """The rule in words: the opening, what each part asks for, and the closing."""
         fields = dataclasses.asdict(self.thresholds)
-        fields["rest"] = 1 - self.thresholds.most
-        rows = []
-        for row in self.claim.parts.values():
-            if not row.rule:
+        fields["rest"] = 1 - self.thresholds.most  # the heads that are not "most"
+        clauses = []
+        for claim_part in self.claim.parts.values():
+            if not claim_part.rule:
                 continue
             bound = ""
-            if row.lies is not None:
-                bound = row.lies(self.thresholds).written(".0%" if row.percent else "g")
-            rows.append(row.rule.format(bound=bound, **fields))
+            if claim_part.lies is not None:
+                form = ".0%" if claim_part.percent else "g"
+                bound = claim_part.lies(self.thresholds).written(form)
+            clauses.append(claim_part.rule.format(bound=bound, **fields))
         closing = self.claim.closing.format(**fields)
-        return f"{self.claim.opening} {'; '.join(rows)}. {closing}"
+        return f"{self.claim.opening} {'; '.join(clauses)}. {closing}"
+
+
+def _verdict_of(
+    decided_parts: Sequence[InsightPart], refuting: Collection[str], of_unmeasured: str
+) -> str:
+    """Return the verdict if all parts that were not measured had the outcome ``of_unmeasured``."""
+    outcomes: dict[str, str] = {}
+    for decided_part in decided_parts:
+        if decided_part.verdict == NOT_MEASURED:
+            outcomes[decided_part.name] = of_unmeasured
+        elif decided_part.verdict != NOT_YET:
+            outcomes[decided_part.name] = decided_part.verdict
+    if any(outcomes.get(name) == FAILS for name in refuting):
+        return FAILS
+    if set(outcomes.values()) == {HOLDS}:
+        return HOLDS
+    if set(outcomes.values()) == {FAILS}:
+        return FAILS
+    return "mixed"

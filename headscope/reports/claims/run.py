@@ -1,8 +1,9 @@
 """A run of ``insights``: measures what the claims need, and has each of them judged.
 
-What a claim needs are mostly the results of other commands, here called sections. Two things are
-measured for the claims alone: a translator's stacks pruned one by one, and the model with only its
-labelled heads.
+A claim needs the results of other commands, here called *sections*: ``run_sections`` measures them,
+each with its own options (*settings*). Two things are measured for the claims alone: an
+encoder-decoder's stacks pruned one by one, and the model with only its labelled heads, that is with
+the heads to which ``classify`` gives one of the roles of claim 2 (:class:`KeptRoles`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.tasks.making import read_examples
 
-#: The option that names the text of each section that reads one.
+#: By section that reads a text: its option that names the text.
 _TEXT_OPTIONS = {
     "classify": "corpus",
     "flow": "corpus",
@@ -46,7 +47,7 @@ _TEXT_OPTIONS = {
     "symmetric": "text",
 }
 
-#: The arguments of sections, by their names.
+#: Options by section: {"spectrum": {"length": 64}}.
 Settings = Mapping[str, Mapping[str, Any]]
 
 
@@ -62,11 +63,11 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     loaded.pooling.check()
     validation = require_valid(loaded, options.validate)
 
-    # Measure the sections, unless they are given; all but fine-tuning.
+    # Measure the sections, unless they are given; all but fine-tuning, which comes last.
     tell: Progress = options.tell
     sections = options.sections
-    left_out: dict[str, str] = {}
-    tuning: SectionRun | None = None
+    left_out: dict[str, str] = {}  # why a section is left out, by its name
+    tuning: SectionRun | None = None  # how sections are run, where fine-tuning is to be measured
     pairs = _pairs_of(loaded, options)
     if sections is None:
         if pairs is not None:
@@ -126,8 +127,9 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
 def _pairs_of(loaded: LoadedModel, options: InsightsOptions) -> Examples | None:
     """Read a translator's pairs of source and target; None where no section needs them."""
     sections = options.sections
-    translates = loaded.encoder_decoder and options.task == "seq2seq"
-    if not translates or (sections is not None and sections.prune is not None):
+    is_translator = loaded.encoder_decoder and options.task == "seq2seq"
+    is_pruned = sections is not None and sections.prune is not None
+    if not is_translator or is_pruned:
         return None
     if sections is None and options.data is None:
         raise InputError("The task seq2seq needs pairs of source and target as data.")
@@ -135,7 +137,10 @@ def _pairs_of(loaded: LoadedModel, options: InsightsOptions) -> Examples | None:
 
 
 def _with_sources(settings: Settings, pairs: Examples) -> Settings:
-    """Have sections of a text without pairs read every third source, unless settings name one."""
+    """Have sections that read a plain text read sources of the pairs, unless settings name a text.
+
+    Every third source, each once.
+    """
     sources = list(dict.fromkeys(pairs.first[::3]))
     with_sources = dict(settings)
     for name, option in _TEXT_OPTIONS.items():
@@ -175,7 +180,10 @@ def _kept_roles(
     options: InsightsOptions,
     tell: Progress,
 ) -> KeptRoles | None:
-    """Measure the model with only its labelled heads; None where it does not allow that."""
+    """Measure the model with only its labelled heads.
+
+    None where heads were not classified, or the model allows no such measurement.
+    """
     if sections.classify is None:
         return None
     with contextlib.suppress(UnsupportedModelError):
@@ -196,7 +204,7 @@ def _kept_roles(
 def _within_budget(tuning: SectionRun, remaining: float) -> SectionRun:
     """Limit fine-tuning to the seconds that remain, or to its own budget if that is less."""
     remaining = max(remaining, 1.0)
-    of_transfer = tuning.settings.get("transfer", {})
-    budget = min(remaining, of_transfer.get("budget", remaining))
-    settings = {**tuning.settings, "transfer": {**of_transfer, "budget": budget}}
+    transfer_settings = tuning.settings.get("transfer", {})
+    budget = min(remaining, transfer_settings.get("budget", remaining))
+    settings = {**tuning.settings, "transfer": {**transfer_settings, "budget": budget}}
     return dataclasses.replace(tuning, settings=settings)

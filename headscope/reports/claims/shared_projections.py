@@ -1,7 +1,9 @@
 """Claim 3: single heads are not low rank, but their concatenated product is.
 
-Decided by dims90 of W_Q W_K^T (the singular values that hold 90% of the sum), of layers and of
-heads, as shares of what every control of random weights needs.
+dims90 is the number of singular values of W_Q W_K^T that hold 90% of the sum. The claim is decided
+by dims90 of each layer, with its heads side by side as one, and of each head, both divided by
+dims90 of random weights of the same shape (their *ratio*). ``headscope rank`` measures them, with
+two controls: ``gaussian`` entries and ``fresh`` initialisation.
 """
 
 from __future__ import annotations
@@ -47,14 +49,16 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     rank = evidence.rank
     if rank is None:
         return rule.missing("rank")
-    # The mean ratio of layers, and of heads, to each control.
+    # The mean ratio of layers, and of heads, by the name of the control.
     layer_ratios: dict[str, Estimate] = {}
     head_ratios: dict[str, Estimate] = {}
     for name, control in rank.controls.items():
-        ratio_by_layer, ratio_by_head = _ratios(rank, control)
-        if ratio_by_layer and ratio_by_head:
-            layer_ratios[name] = mean_estimate(ratio_by_layer)
-            head_ratios[name] = mean_estimate(ratio_by_head)
+        if control is None:
+            continue
+        ratios_of_layers, ratios_of_heads = _ratios(rank, control)
+        if ratios_of_layers and ratios_of_heads:
+            layer_ratios[name] = mean_estimate(ratios_of_layers)
+            head_ratios[name] = mean_estimate(ratios_of_heads)
     if not layer_ratios:
         return rule.insight(NOT_YET, "no control was measured")
     if max(len(layer.heads) for layer in rank.layers) < 2:
@@ -87,15 +91,15 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     )
 
 
-def _ratios(rank: RankResult, control: ControlRank | None) -> tuple[list[float], list[float]]:
-    """Return dims90 of each layer, and of each head, over what random weights need.
+def _ratios(rank: RankResult, control: ControlRank) -> tuple[list[float], list[float]]:
+    """Return dims90 of each layer, and of each head, over those of one control.
 
-    Where nothing is known of a layer's control it has no ratios.
+    A layer is compared with random layers of as many heads; without such, it is left out.
     """
     layer_ratios: list[float] = []
     head_ratios: list[float] = []
     for layer in rank.layers:
-        random = control.of(len(layer.heads)) if control is not None else None
+        random = control.of(len(layer.heads))
         if random is None:
             continue
         random_layer = random.layers["qk"].dims["90"]

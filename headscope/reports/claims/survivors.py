@@ -1,4 +1,9 @@
-"""Which cross-attention heads a joint pruning of all stacks leaves: evidence of claims 2 and 4."""
+"""Which cross-attention heads a joint pruning of all stacks leaves: evidence of claims 2 and 4.
+
+``prune`` removes heads step by step; a :class:`Curve` has a point for each step, and a point the
+heads that are gone, as ("cross", layer, head) where all stacks of an encoder-decoder are pruned
+together.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from headscope.reports.claims.intervals import FAILS, HOLDS, NOT_MEASURED, OPEN
 from headscope.reports.claims.rule import NOT_YET
 
 _DRAWS = 9999  # Random sets of survivors: they are drawn from numbers of layers and cost nothing.
-_TAIL = 0.025  # Of a two-sided test at 5%.
+_TAIL = 0.025  # Half of 5%: the test is two-sided.
 
 NO_TASK = "the model does the task no better than without any head"
 
@@ -23,19 +28,21 @@ NO_TASK = "the model does the task no better than without any head"
 class Survivors:
     """Whether the cross-attention heads that are left lie later than random ones."""
 
-    outcome: str
-    measured: str  # The numbers, or why there are none
-    sentence: str = ""  # The same with where it was read; begins with a space, empty without
-    values: dict[str, Any] | None = None
+    outcome: str  # ``holds`` where they lie later, ``does not hold`` where they lie earlier
+    measured: str  # The numbers in words, or why there are none
+    #: What is left by layer and the numbers, to be put behind another sentence: it begins with a
+    #: space. Empty where there are no numbers.
+    sentence: str = ""
+    values: dict[str, Any] | None = None  # The numbers by name
 
 
 def judge_survivors(pruned: PruneResult | None) -> Survivors:
     """Compare the mean layer of the cross-attention heads that are left with random survivors'.
 
-    Read at the point of the joint curve, by the first method that chooses heads, where the share of
-    cross-attention heads left is nearest to a half (of two, the one with more left). What is drawn
-    at random is which heads survive: as many, of all cross-attention heads alike. Examples are not
-    resampled: heads were chosen once, on the calibration data.
+    It is read where about half of the cross-attention heads are left: at the nearest point of the
+    curve that prunes all stacks together, by the first method that chooses heads (of two points as
+    near, at the one with more left). As many random survivors are drawn from all cross-attention
+    heads alike. Examples are not resampled: heads were chosen once, on the calibration data.
     """
     curve = joint_curve(pruned)
     if pruned is None or curve is None:
@@ -43,9 +50,10 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     if not needs_its_heads(pruned):
         return Survivors(NOT_MEASURED, NO_TASK)
 
-    # How many cross-attention heads each layer has, and how many of them the point has removed.
+    # Find the point. Removed cross-attention heads are counted by layer, {0: 4, 1: 2}, of every
+    # point of the curve. The last point has none left: its counts are all heads that there are.
     removed_by_point = [_cross_heads(point.heads_removed) for point in curve.points]
-    heads = removed_by_point[-1]  # the last point has none left
+    heads = removed_by_point[-1]
     n_heads = heads.total()
     if len(heads) < 2:
         return Survivors(NOT_MEASURED, "the decoder has one layer with cross-attention")
@@ -53,21 +61,30 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     if not between:
         why = "no point of the joint curve has some cross-attention heads left, not all"
         return Survivors(NOT_MEASURED, why)
-    removed = min(between, key=lambda counts: (abs(2 * counts.total() - n_heads), counts.total()))
+
+    def distance_to_half(removed: Counter[int]) -> tuple[int, int]:
+        """Return how far a point is from half of the heads; of equals, fewer removed is less."""
+        return abs(2 * removed.total() - n_heads), removed.total()
+
+    removed = min(between, key=distance_to_half)
     remaining = {layer: heads[layer] - removed[layer] for layer in sorted(heads)}
     n_remaining = sum(remaining.values())
 
-    # The sum of their layers, and that of random sets of as many heads: whole numbers.
-    layers = np.repeat(list(remaining), [heads[layer] for layer in remaining])
+    # Add up the layers of the heads that are left, and of random sets of as many heads. Sums are
+    # whole numbers, so that equal ones are exactly equal.
+    layers = np.repeat(list(remaining), [heads[layer] for layer in remaining])  # of all heads
     layer_sum = sum(layer * count for layer, count in remaining.items())
     order = np.random.default_rng(0).random((_DRAWS, n_heads)).argsort(axis=1)
-    random_sums = layers[order[:, :n_remaining]].sum(axis=1)
+    random_survivors = order[:, :n_remaining]  # indices of heads, (draws, survivors)
+    random_sums = layers[random_survivors].sum(axis=1)
     p = _p_of(layer_sum, random_sums, layers, n_remaining)
     outcome = _outcome(layer_sum, random_sums, layers, n_remaining)
 
+    # The result, in words and as numbers.
     mean_layer = layer_sum / n_remaining
     random_mean = float(layers.mean())
-    low, high = np.quantile(random_sums, (0.025, 0.975), method="closest_observation") / n_remaining
+    sum_limits = np.quantile(random_sums, (0.025, 0.975), method="closest_observation")
+    low, high = sum_limits / n_remaining
     shares = ", ".join(f"L{layer} {count}/{heads[layer]}" for layer, count in remaining.items())
     measured = (
         f"mean layer {mean_layer:.2f}, of random survivors {random_mean:.2f} "
@@ -89,15 +106,23 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
 
 
 def _cross_heads(removed: tuple[tuple[Any, ...], ...]) -> Counter[int]:
-    """Count the removed heads of cross-attention by layer."""
-    return Counter(int(head[1]) for head in removed if len(head) == 3 and head[0] == "cross")
+    """Count the removed heads of cross-attention by layer.
+
+    Heads are (stack, layer, head), or (layer, head) where one stack was pruned.
+    """
+    layers: Counter[int] = Counter()
+    for head in removed:
+        if len(head) == 3 and head[0] == "cross":
+            layers[int(head[1])] += 1
+    return layers
 
 
 def _outcome(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int) -> str:
     """Decide whether the survivors' layers add up to more than random ones', two-sided at 5%.
 
-    ``layers`` are those of all cross-attention heads, ascending.
+    ``layers`` has the layer of every cross-attention head, ascending: [0, 0, 1, 1, 1].
     """
+    # The most extreme sets there could be.
     earliest = int(layers[:n_remaining].sum())
     latest = int(layers[-n_remaining:].sum())
     earliest_p = _p_of(earliest, random_sums, layers, n_remaining)
@@ -110,7 +135,8 @@ def _outcome(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int
 
 
 def _p_of(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int) -> float:
-    """Return the share of random sets whose layers add up to a number as far out on its side."""
+    """Return the one-sided p of a sum of layers, on the side of the mean where it lies."""
+    # The sum is at least its mean, n_remaining * layers.mean(), without a division.
     if layer_sum * len(layers) >= n_remaining * int(layers.sum()):
         as_extreme = random_sums >= layer_sum
     else:
@@ -119,13 +145,15 @@ def _p_of(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int) -
 
 
 def joint_curve(pruned: PruneResult | None) -> Curve | None:
-    """Return the first curve that removes heads of all stacks to the last, by a chosen order."""
+    """Return the first curve that removes all heads of all stacks, in an order not random."""
     if pruned is None:
         return None
     for curve in pruned.curves:
         last = curve.points[-1]
+        # Heads are (stack, layer, head) where several stacks were pruned together.
         stacks = {head[0] for head in last.heads_removed if len(head) == 3}
-        if curve.method != "random" and last.fraction >= 1.0 and {"decoder", "cross"} <= stacks:
+        all_stacks = "decoder" in stacks and "cross" in stacks
+        if curve.method != "random" and last.fraction >= 1.0 and all_stacks:
             return curve
     return None
 
@@ -133,12 +161,14 @@ def joint_curve(pruned: PruneResult | None) -> Curve | None:
 def needs_its_heads(pruned: PruneResult) -> bool:
     """Whether the whole model is better than the one without any head, by the paired interval.
 
-    The areas alone do not decide claim 4: an untrained translator with 0.5% of tokens right had
-    them in the order asked for, a fifth of a point apart. True where this was not measured, because
-    the heads of all stacks were not pruned together.
+    True where that was not measured, because heads of all stacks were not pruned together. The
+    claims ask for it because an untrained translator, with 0.5% of its tokens right, had curves in
+    the order that claim 4 asks for, a fifth of a point apart.
     """
     curve = joint_curve(pruned)
-    change = None if curve is None else curve.points[-1].difference
-    if change is None or change.interval is None:
+    if curve is None:
         return True
-    return max(pruned.sign * limit for limit in change.interval) < 0
+    without_heads = curve.points[-1].difference  # from the whole model
+    if without_heads is None or without_heads.interval is None:
+        return True
+    return max(pruned.sign * limit for limit in without_heads.interval) < 0

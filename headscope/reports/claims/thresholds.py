@@ -1,4 +1,7 @@
-"""The thresholds of the claims; options and config files read them without a measurement."""
+"""The thresholds of the claims: where their estimates have to lie.
+
+They stand apart from the claims, as options and config files need them without a measurement.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +73,9 @@ class InsightThresholds(ThresholdSet):
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            top = {"asymmetry": 2.0, "tuning_gap": 100.0}.get(name, 1.0)
-            if not (math.isfinite(value) and 0 <= value < top):
+            # An asymmetry goes up to 2, and points of accuracy up to 100; all others are shares.
+            limit = {"asymmetry": 2.0, "tuning_gap": 100.0}.get(name, 1.0)
+            if not (math.isfinite(value) and 0 <= value < limit):
                 raise InputError(
-                    f"The threshold {name} is {value}; give a number from 0 to below {top:g}."
+                    f"The threshold {name} is {value}; give a number from 0 to below {limit:g}."
                 )

@@ -1,4 +1,10 @@
-"""What the three claims on fine-tuning (8, 9 and 10) say of a ``transfer`` run."""
+"""Sentences of the three claims on fine-tuning (8, 9 and 10) about a ``transfer`` run.
+
+``headscope transfer`` fine-tunes *variants* of a model, each training other parameters, with
+several seeds, from pretrained and from random weights, at several sizes of the training data. A
+*cell* is one variant from one start at one size; its learning rate is the best of a grid, if it was
+searched.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ _NAMES = {
     "lora": "rank-1 LoRA",
     "all": "everything",
 }
-#: Why a cell's best learning rate is not known.
+#: Why a cell's best learning rate is not known, by the value of ``cell.optimum``.
 _UNSETTLED = {
     "edge": "The best learning rate lies at the edge of the grid that was searched",
     "not searched": "No learning rate was searched for",
@@ -23,7 +29,7 @@ _UNSETTLED = {
 
 
 def accuracies_and_budget(transfer: TransferResult, variants: Sequence[str], size: int) -> str:
-    """Say how accurate variants are, and how many runs the budget reached if not all."""
+    """Say how accurate variants are, and how many runs the time budget reached if not all."""
     return (
         f"Accuracy on '{transfer.task}', {size} training examples: "
         f"{accuracies(transfer, variants, size)}. {runs_reached(transfer)}"
@@ -60,16 +66,18 @@ def unsettled(
     """
     cells = [transfer.cell(variant, "pretrained", size) for variant in variants]
     cells += [transfer.cell(variant, "random", size) for variant in random]
-    names: dict[str, list[str]] = {optimum: [] for optimum in _UNSETTLED}
-    for cell in cells:
-        if cell is not None and cell.optimum in _UNSETTLED:
-            start = " from random weights" if cell.weights == "random" else ""
-            names[cell.optimum].append(f"{_name_of(cell)}{start} ({cell.rate:g})")
-    sentences = [
-        f"{_UNSETTLED[optimum]}: {', '.join(named)}." for optimum, named in names.items() if named
-    ]
+    sentences = []
+    for optimum, reason in _UNSETTLED.items():
+        names = []
+        for cell in cells:
+            if cell is not None and cell.optimum == optimum:
+                start = " from random weights" if cell.weights == "random" else ""
+                names.append(f"{_name_of(cell)}{start} ({cell.rate:g})")
+        if names:
+            sentences.append(f"{reason}: {', '.join(names)}.")
     return " ".join(sentences)
 
 
 def _name_of(cell: TransferCell) -> str:
+    """Name a cell's variant as a reader would."""
     return _NAMES.get(cell.variant, cell.variant)

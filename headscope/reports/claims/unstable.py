@@ -1,7 +1,9 @@
 """Claim 10: fine-tuning attention on small data can diverge.
 
-Decided by how many runs of attention alone diverge, and by how far their accuracies spread over
-seeds, both against LayerNorm alone, at the smallest size.
+``headscope transfer`` fine-tunes a model with attention alone trained, and with LayerNorm alone,
+with several seeds and sizes of the training data. The claim is decided at the smallest size, by how
+many runs of either diverge and by how far their accuracies differ from seed to seed. A
+:class:`TransferSpread` compares the two; ``bad`` are the runs that diverged.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     if transfer is None:
         return rule.missing("transfer")
     size = transfer.sizes[0]
-    spread = next((spread for spread in transfer.spreads if spread.size == size), None)
+    spread = next((row for row in transfer.spreads if row.size == size), None)
     if spread is None:
         return rule.insight(NOT_MEASURED, f"Nothing to compare. {runs_reached(transfer)}")
     measured = accuracies_and_budget(transfer, _VARIANTS, size)
@@ -68,7 +70,11 @@ def _diverge_part(rule: Rule, spread: TransferSpread) -> InsightPart:
 
 
 def _spread_part(rule: Rule, spread: TransferSpread) -> InsightPart:
-    """Decide whether attention's accuracies spread more; runs at chance differ by chance."""
+    """Decide whether attention's accuracies spread more over seeds.
+
+    Where no run of attention has learned anything, accuracies differ by chance, so the part can
+    fail and not hold.
+    """
     if spread.ratio.value is None:
         return rule.decided("spread", NOT_MEASURED, "no spread to compare")
     text = f"ratio {shown(spread.ratio)}"
@@ -83,7 +89,7 @@ def _spread_part(rule: Rule, spread: TransferSpread) -> InsightPart:
 def _verdict(diverge: InsightPart, wider: InsightPart, spread: TransferSpread) -> str:
     """Join the parts: either is enough for the claim; against it both must speak."""
     outcomes = (diverge.verdict, wider.verdict)
-    no_run_diverged = spread.tries and not spread.bad
+    no_run_diverged = spread.tries > 0 and spread.bad == 0
     if HOLDS in outcomes:
         return HOLDS
     if wider.verdict == FAILS and (diverge.verdict == FAILS or no_run_diverged):

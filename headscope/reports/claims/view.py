@@ -1,4 +1,7 @@
-"""What is shown of the claims: terminal, CSV, and the number that each leads with as a bar."""
+"""What is shown of the claims: terminal, CSV, and the number that each leads with as a bar.
+
+An :class:`Insight` is a claim with its verdict, and what was measured in words and in ``values``.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,13 @@ def bar_of(insight: Insight) -> Bar | None:
     claim = claim_of(insight)
     if claim is None or claim.bar is None:
         return None
+    # What was not measured is missing in the values, or None. They may come from a file as well,
+    # of another version or written by hand, so they are not looked through in advance.
     try:
         bar = claim.bar(insight.values)
-    except (KeyError, TypeError):  # not measured
+    except (KeyError, TypeError):
         return None
-    return bar if bar.value is not None else None  # too little text, say
+    return None if bar.value is None else bar
 
 
 def drawn_bars(insights: Sequence[Insight]) -> tuple[list[Markup], Markup]:
@@ -90,7 +95,9 @@ def _all_that_decided(insight: Insight) -> Iterator[RenderableType]:
     yield Text.assemble(f"{insight.number:>2} ", _verdict(insight), f"  {insight.claim}")
     lines = [Text(insight.measured)]
     if len(insight.parts) > 1:
-        lines += [Text(f"- {p.name}: {p.verdict}; {p.measured}") for p in insight.parts]
+        for row in insight.parts:
+            text = f"- {row.name}: {row.verdict}; {row.measured}"
+            lines.append(Text(text))
     if insight.control:
         lines.append(Text(f"Control: {insight.control}"))
     lines.append(Text(insight.rule, "dim"))

@@ -1,7 +1,8 @@
 """What follows attention in the layer: skip connection, LayerNorm and feed-forward network.
 
-These steps are measured where the layer could be taken apart, that is where ``trace.after`` and
-``trace.run.after`` are known.
+A step is what it measures of a :class:`Trace`, and the sentences that say what the numbers mean.
+These steps are measured where the layer could be taken apart: then ``trace.after`` has our own
+numbers of it, and ``trace.run.after`` the model's.
 """
 
 from __future__ import annotations
@@ -113,8 +114,10 @@ def _words_of_ffn(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
     numbers = step.numbers
     d_ff = counted(numbers["d_ff"])
     weights = result.step("weights")
-    attention_parameters = (weights.numbers["parameters_layer"] if weights else None) or 1.0
-    times = (numbers["parameters"] or 0.0) / attention_parameters
+    attention_parameters = None
+    if weights is not None:
+        attention_parameters = weights.numbers["parameters_layer"]
+    times = (numbers["parameters"] or 0.0) / (attention_parameters or 1.0)
     rest = "its skip" if result.layer_norm == "pre" else "its skip and a second LayerNorm"
     yield (
         f"Each token on its own again: {result.d_model} -> {d_ff} -> {result.d_model} numbers, "

@@ -1,4 +1,8 @@
-"""From the pattern to what attention adds: z, and the mixing of all heads by W_O."""
+"""From the pattern to what attention adds: z, and the mixing of all heads by W_O.
+
+A step is what it measures of a :class:`Trace` (``trace.run`` is the model's own run of a sentence,
+``trace.ours`` what headscope computes) and the sentences that say what the numbers mean.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from headscope.core.widest import widest
 def _measure_z(trace: Trace) -> Measured:
     site = trace.run.site
     z = trace.ours.z
-    model_z = trace.run.record.z
+    model_z = trace.run.record.z  # what enters W_O, (1, pos, n_heads * d_head or more)
     if model_z is not None:
         model_z = site.by_head(model_z[..., : site.n_heads * site.d_head])
     return Measured(
@@ -49,20 +53,22 @@ Z = Step(
 
 
 def _measure_mix(trace: Trace) -> Measured:
-    """Concatenate and multiply once, or multiply head by head and add: the same.
+    """Show that z of all heads times W_O is the sum of each head's z W_O, and what each head adds.
 
-    The share of what a head adds is the length of its projection on the output,
-    ``<head_output, out> / ||out||^2`` over all tokens. Shares add up to 1; a head that works
-    against the others has a negative one.
+    A head's *share* of the output is the length of its projection on it, ``<head_output, out> /
+    ||out||^2`` over all tokens. Shares add up to 1; a head that works against the others has a
+    negative one. Its *size* is ``||head_output|| / ||out||``.
     """
     ours = trace.ours
     site = trace.run.site
+    # What is added besides the heads, (pos, d_model) each.
     beside_heads = {"b_O": ours.weights.b_O.expand_as(ours.out)}
     if ours.convolved is not None:
         beside_heads["beside attention"] = ours.convolved
 
     # The share and the size of everything that is added up.
-    added = widest(torch.cat([ours.head_outputs, torch.stack(list(beside_heads.values()))]))
+    others = torch.stack(list(beside_heads.values()))
+    added = widest(torch.cat([ours.head_outputs, others]))  # (heads and others, pos, d_model)
     out = widest(ours.out)
     share = (added * out).sum((-1, -2)) / out.square().sum()
     size = added.norm(dim=(-1, -2)) / out.norm()
@@ -77,8 +83,11 @@ def _measure_mix(trace: Trace) -> Measured:
         trace.matrix("z W_O", ours.head_outputs[trace.head]),
         trace.matrix("output", ours.out),
     ]
-    at_once = ours.z.transpose(0, 1).flatten(1) @ ours.weights.W_O.flatten(0, 1)
-    at_once = at_once + sum(beside_heads.values())
+
+    # All heads side by side, multiplied once.
+    z_side_by_side = ours.z.transpose(0, 1).flatten(1)  # (pos, n_heads * d_head)
+    W_O = ours.weights.W_O.flatten(0, 1)  # (n_heads * d_head, d_model)
+    at_once = z_side_by_side @ W_O + sum(beside_heads.values())
     model_out = trace.run.record.out
     checks = [
         trace.check("sum over heads, and b_O", ours.out, model_out),

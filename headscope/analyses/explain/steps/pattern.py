@@ -1,4 +1,8 @@
-"""From queries and keys to the pattern: scores, mask and softmax."""
+"""From queries and keys to the pattern: scores, mask and softmax.
+
+A step is what it measures of a :class:`Trace` (``trace.run`` is the model's own run of a sentence,
+``trace.ours`` what headscope computes) and the sentences that say what the numbers mean.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from headscope.show.cells import tiny
 def _measure_scores(trace: Trace) -> Measured:
     """Compare the scores with the model's, and with those scaled by the sentence's length."""
     ours = trace.ours
-    seen = trace.run.allowed[0]
+    seen = trace.run.allowed[0]  # (query_pos, key_pos): which keys each query may see
     products = ours.products[trace.head]
     scores = ours.scores[trace.head]
     pattern = ours.pattern[trace.head]
@@ -51,6 +55,7 @@ def _measure_scores(trace: Trace) -> Measured:
     model_scores = trace.run.record.scores
     if model_scores is not None:
         model_scores = model_scores.expand_as(ours.scores[None])[..., seen]
+    # (n_heads, seen pairs); what hidden pairs score is the model's own affair.
     check = trace.check("scores of all heads", ours.scores[:, seen], model_scores)
     return Measured(numbers, matrices, [check])
 
@@ -105,15 +110,14 @@ def _measure_mask(trace: Trace) -> Measured:
     """Show what padding changes, and what hiding later tokens (or seeing them) would change."""
     ours = trace.ours
     n_tokens = len(trace.tokens)
-    later = torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=trace.x.device).triu(1)
-    other_mask = None if trace.run.site.causal else ~later
+
+    # The other direction: later tokens seen by a model that hides them, hidden in any other.
+    all_pairs = torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=trace.x.device)
+    not_later = all_pairs.tril()  # (query_pos, key_pos)
+    other_mask = None if trace.run.site.causal else not_later
     other_direction = masked_softmax(ours.scores[trace.head], other_mask)
-    numbers: Numbers = {
-        "moved_by_other_direction": rounded(
-            moved(ours.pattern[trace.head], other_direction).mean()
-        ),
-        "pads": 0,
-    }
+    moved_by_it = moved(ours.pattern[trace.head], other_direction).mean()
+    numbers: Numbers = {"moved_by_other_direction": rounded(moved_by_it), "pads": 0}
     direction = trace.matrix("other direction", other_direction, trace.tokens)
     if trace.padded is None:
         return Measured(numbers, [direction], [])
@@ -122,9 +126,10 @@ def _measure_mask(trace: Trace) -> Measured:
     padded = trace.padded
     with_pads = compute(padded)
     n_pads = padded.allowed.shape[-1] - n_tokens
+    # Weights that the sentence's tokens give to padding, (query_pos, pads).
     on_pads = widest(with_pads.pattern[trace.head, :n_tokens, n_tokens:])
-    unmasked = masked_softmax(with_pads.scores[trace.head])
-    unmasked_on_pads = widest(unmasked[:n_tokens, n_tokens:])
+    pattern_without_mask = masked_softmax(with_pads.scores[trace.head])
+    unmasked_on_pads = widest(pattern_without_mask[:n_tokens, n_tokens:])
     numbers |= {
         "pads": n_pads,
         "weight_on_pads_without_mask": rounded(unmasked_on_pads.sum(-1).mean()),
@@ -134,7 +139,7 @@ def _measure_mask(trace: Trace) -> Measured:
     mask = trace.matrix("mask", widest(padded.allowed[0, :n_tokens]), columns)
     model_pattern = padded.record.pattern
     if model_pattern is not None:
-        model_pattern = model_pattern[:, :, :n_tokens]
+        model_pattern = model_pattern[:, :, :n_tokens]  # without the rows of padding
     check = trace.check(
         f"pattern of all heads with {n_pads} positions of padding",
         with_pads.pattern[:, :n_tokens],

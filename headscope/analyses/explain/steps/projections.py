@@ -1,4 +1,8 @@
-"""From the sentence to the queries, keys and values of every head."""
+"""From the sentence to the queries, keys and values of every head.
+
+A step is what it measures of a :class:`Trace` (``trace.run`` is the model's own run of a sentence,
+``trace.ours`` what headscope computes) and the sentences that say what the numbers mean.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +39,12 @@ def _words_of_input(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
         f"{result.d_model} numbers: x has shape {n_tokens} x {result.d_model}. Layer "
         f"{result.layer} reads {source}."
     )
-    marks = zip(result.tokens, result.special, strict=True)
-    added = dict.fromkeys(visible(token) for token, special in marks if special)
+    added: list[str] = []  # special tokens, each once
+    for token, is_special in zip(result.tokens, result.special, strict=True):
+        if is_special and visible(token) not in added:
+            added.append(visible(token))
     if added:
-        yield f"The tokenizer added {joined(list(added))}."
+        yield f"The tokenizer added {joined(added)}."
 
 
 INPUT = Step(
@@ -68,17 +74,18 @@ def _measure_weights(trace: Trace) -> Measured:
         "b_V": weights.b_V[head],
         "b_O": weights.b_O,
     }
-    biased = [m for m in (maps.q, maps.k, maps.v, maps.out) if m.bias is not None]
+    maps_with_bias = [m for m in (maps.q, maps.k, maps.v, maps.out) if m.bias is not None]
+    rows_that_read = (learned["W_Q"] != 0).any(1)  # (d_model,): numbers of a token that it reads
     numbers: Numbers = {
         "parameters_head": sum(learned[name].numel() for name in ("W_Q", "W_K", "W_V", "W_O")),
         "parameters_layer": _stored_parameters(trace.run),
-        "biases": len(biased),
-        "reads": int((learned["W_Q"] != 0).any(1).sum()),
+        "biases": len(maps_with_bias),
+        "reads": int(rows_that_read.sum()),
     }
     matrices = []
     for name, tensor in learned.items():
         numbers[f"norm_{name}"] = rounded(widest(tensor).norm())
-        matrix = tensor if tensor.dim() == 2 else tensor[None]
+        matrix = tensor if tensor.dim() == 2 else tensor[None]  # a bias is a matrix of one row
         corner = trace.matrix(name, matrix[:CORNER, :CORNER], rows=())
         matrices.append(Matrix(name, tuple(matrix.shape), (), (), corner.values))
     return Measured(numbers, matrices, [])
@@ -142,13 +149,14 @@ def _measure_qkv(trace: Trace) -> Measured:
         matrices.append(trace.matrix("q rotated", placed.q[head]))
         matrices.append(trace.matrix("k rotated", placed.k[head]))
 
-    # The model's own; several heads may share one head of keys and values.
+    # The model's own. Several heads may share one stored head of keys and values: for four heads
+    # that share two, ``stored_head`` is [0, 0, 1, 1].
     q, k, v = trace.run.heads
     site = trace.run.site
-    shared = site.layout.shared_by(site.module, site.head_ids)
-    if shared is not None and k.shape[1] < q.shape[1]:
-        k = k[:, shared]
-        v = v[:, shared]
+    stored_head = site.layout.shared_by(site.module, site.head_ids)
+    if stored_head is not None and k.shape[1] < q.shape[1]:
+        k = k[:, stored_head]
+        v = v[:, stored_head]
     checks = [
         trace.check("q of all heads", heads.q, q),
         trace.check("k of all heads", heads.k, k),
@@ -182,16 +190,20 @@ QKV = Step(
 
 
 def _measure_heads(trace: Trace) -> Measured:
-    """One wide projection cut into heads is the projection of each head, and costs the same."""
+    """Show that one wide projection cut into heads equals the projections of single heads."""
     weights = trace.ours.weights
     site = trace.run.site
-    x = trace.x
+    x = trace.x  # (pos, d_model)
     model = trace.run.heads
-    wide = x @ weights.W_Q.transpose(0, 1).flatten(1) + weights.b_Q.flatten()
-    alone = torch.stack([x @ weights.W_Q[h] + weights.b_Q[h] for h in range(site.n_heads)])
+
+    # W_Q of all heads side by side is (d_model, n_heads * d_head), q cut (n_heads, pos, d_head).
+    wide_W_Q = weights.W_Q.transpose(0, 1).flatten(1)
+    wide_q = x @ wide_W_Q + weights.b_Q.flatten()
+    cut_q = site.by_head(wide_q[None])[0]
+    each_q = torch.stack([x @ weights.W_Q[h] + weights.b_Q[h] for h in range(site.n_heads)])
     checks = [
-        trace.check("one wide projection, cut into heads", site.by_head(wide[None])[0], model.q),
-        trace.check("each head projected alone", alone, model.q),
+        trace.check("one wide projection, cut into heads", cut_q, model.q),
+        trace.check("each head projected alone", each_q, model.q),
     ]
     numbers: Numbers = {
         "n_heads": site.n_heads,
@@ -208,19 +220,21 @@ def _cost(trace: Trace) -> Matrix:
     stored = _stored_parameters(trace.run)
     names = []
     rows = []
-    for n_heads in dict.fromkeys((1, site.n_heads, 2 * site.n_heads)):
+    for n_heads in sorted({1, site.n_heads, 2 * site.n_heads}):
         if width % n_heads == 0:
             d_head = width // n_heads
-            counts = (
-                n_heads,
-                d_head,
-                stored,
-                *attention_flops(len(trace.x), stored, width, n_heads),
-            )
+            flops = attention_flops(len(trace.x), stored, width, n_heads)
+            counts = (n_heads, d_head, stored, *flops)
             names.append(f"{n_heads} x {d_head}")
             rows.append(tuple(map(float, counts)))
     columns = ("heads", "d_head", "parameters", "projections", "scores", "exponentials")
-    return Matrix("cost", (len(rows), len(columns)), tuple(names), columns, tuple(rows))
+    return Matrix(
+        name="cost",
+        shape=(len(rows), len(columns)),
+        rows=tuple(names),
+        columns=columns,
+        values=tuple(rows),
+    )
 
 
 def _words_of_heads(result: ExplainResult, step: ExplainStep) -> Iterator[str]:

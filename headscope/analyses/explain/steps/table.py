@@ -1,4 +1,4 @@
-"""The list of the steps, in their order."""
+"""The list of the steps, in their order, and the function that measures all of them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from headscope.analyses.explain.steps.layer import FFN, LAYERNORM, SKIP
 from headscope.analyses.explain.steps.output import MIX, Z
 from headscope.analyses.explain.steps.pattern import MASK, SCORES, SOFTMAX
 from headscope.analyses.explain.steps.projections import HEADS, INPUT, QKV, WEIGHTS
-from headscope.analyses.explain.steps.step import Step, Trace
+from headscope.analyses.explain.steps.step import Numbers, Step, Trace
 
 _ATTENTION = (INPUT, WEIGHTS, QKV, HEADS, SCORES, MASK, SOFTMAX, Z, MIX)
 _AFTER_ATTENTION = (SKIP, LAYERNORM, FFN)
+#: By key, such as ``scores``.
 STEPS: dict[str, Step] = {step.key: step for step in (*_ATTENTION, *_AFTER_ATTENTION)}
 
 
 def measure_steps(trace: Trace) -> tuple[ExplainStep, ...]:
     """Measure nine steps of attention, and three of what follows it where that is known."""
-    listed = list(_ATTENTION)
+    steps_to_measure = list(_ATTENTION)
     if trace.after is not None:
-        listed += _AFTER_ATTENTION
+        steps_to_measure += _AFTER_ATTENTION
     steps = []
-    for number, step in enumerate(listed, start=1):
+    for number, step in enumerate(steps_to_measure, start=1):
         measured = step.measure(trace)
         # Counts become floats, as a file that is read back has them.
-        numbers = {
-            name: None if value is None else float(value)
-            for name, value in measured.numbers.items()
-        }
+        numbers: Numbers = {}
+        for name, value in measured.numbers.items():
+            numbers[name] = None if value is None else float(value)
         steps.append(
             ExplainStep(
                 number=number,

@@ -7,14 +7,8 @@ import pytest
 import torch
 from rank_reference import dense, gaussian, random_layer
 
-from headscope.analyses.rank.shared_projections import (
-    Mixed,
-    knee,
-    score_costs,
-    score_error,
-    share_projections,
-    truncate,
-)
+from headscope.analyses.rank.collaborative import Mixed, score_error, share_projections, truncate
+from headscope.analyses.rank.shared_projections import knee, score_costs
 from headscope.stats.spectra import Factors
 
 
