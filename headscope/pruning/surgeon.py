@@ -108,7 +108,7 @@ class Surgeon(Ranking):
 
     @property
     def values(self) -> Tensor:  # type: ignore[override]
-        """Scores (n_units,)."""
+        """Scores (n_units,), from the steps that were measured when they are asked for."""
         values = torch.zeros(len(self._context.units)).double()
         seen: set[int] = set()
         for count in range(1, len(values) + 1):
@@ -143,7 +143,7 @@ class Surgeon(Ranking):
         """Measure the first ``n_steps`` steps, one at least, those that were not measured yet."""
         n_steps = min(max(n_steps, 1), len(self._removed_at_step))
         for step in range(len(self._measured), n_steps):
-            # Refit the model without the units that the step before would remove.
+            # Refit the model without as many heads, chosen by what the step before measured.
             maps: dict[int, OutputMap] = {}
             if step > 0:
                 paths = self._measured[-1].paths

@@ -72,7 +72,8 @@ class LinearSums:
         shape = (n_sentences, total_heads)
         n_forms = len(FORMS_AND_EVEN)
         #: Real tokens of each sentence, (sentences,).
-        self.tokens: Array = np.concatenate([numpy(mask.sum(-1)) for mask in self.masks]) * 1.0
+        tokens_by_batch = [numpy(mask.sum(-1)) for mask in self.masks]
+        self.tokens: Array = np.concatenate(tokens_by_batch).astype(float)
         #: ||z||^2, and the sum of z over tokens.
         self.z_square: Array = np.zeros(shape)
         self.z_sum: Array = np.zeros((*shape, width or 0))
@@ -88,7 +89,7 @@ class LinearSums:
         self.entropy: Array = np.full(shape, np.nan)
 
     def indices(self, inputs: HeadInputs) -> Array:
-        """Return where the heads of ``inputs`` stand among those of all sites."""
+        """Return where the heads of ``inputs`` stand among the heads of all sites, (heads,)."""
         return np.array([self._first_head[inputs.site.row] + head for head in inputs.heads])
 
     def update(self, batch: int, inputs: HeadInputs, z: Tensor) -> None:

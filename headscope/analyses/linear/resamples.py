@@ -35,7 +35,7 @@ class Correlation(NamedTuple):
     number: str  # The property, by its name in the result
     form: str
     fit: str = "scaled"  # The form at its best scale, or its ``error`` as it is
-    given: str = ""  # A property that is held constant; "" for none, as the result has it
+    fixed: str | None = None  # A property that is held constant
 
 
 #: What is correlated; the first is what the claim is decided by.
@@ -43,7 +43,7 @@ CORRELATIONS = (
     Correlation("coherence", "linear"),
     Correlation("coherence_centred", "linear"),
     Correlation("entropy", "linear"),
-    Correlation("coherence", "linear", given="entropy"),
+    Correlation("coherence", "linear", fixed="entropy"),
     Correlation("coherence", "linear", fit="error"),
     Correlation("coherence", "first-order"),
     Correlation("coherence", "elu-normalised"),
@@ -154,11 +154,14 @@ class Resamples:
             errors, _ = self.errors[correlation.fit]
             x = properties[correlation.number]
             y = errors[:, FORMS_AND_EVEN.index(correlation.form)]
-            fixed = properties[correlation.given] if correlation.given else None
+            fixed = None if correlation.fixed is None else properties[correlation.fixed]
             pearson = correlate(x, y, self.rows, ranks=False, fixed=fixed)
             spearman = correlate(x, y, self.rows, ranks=True, fixed=fixed)
             yield HeadCorrelation(
-                **correlation._asdict(),
+                number=correlation.number,
+                form=correlation.form,
+                fit=correlation.fit,
+                given=correlation.fixed or "",
                 heads=len(self.rows),
                 pearson=pearson.estimate,
                 spearman=spearman.estimate,

@@ -96,10 +96,10 @@ class Observed:
         self._keys: dict[tuple[int, int], Tensor] = {}
         #: How many keys of each batch are stored, at most: what is left of MOST_KEYS.
         self._keys_to_store = []
-        left = MOST_KEYS
+        n_to_store = MOST_KEYS
         for mask in self._masks:
-            self._keys_to_store.append(left)
-            left = max(left - int(mask.sum()), 0)
+            self._keys_to_store.append(n_to_store)
+            n_to_store = max(n_to_store - int(mask.sum()), 0)
 
     def see(self, batch: int, inputs: HeadInputs, z: Tensor) -> None:
         """Note what the heads of a site attend with in a batch, by its number, and their z."""
