@@ -100,7 +100,7 @@ def complete_curves(pruner: Pruner, curves: Sequence[Curve]) -> tuple[CompleteCu
             continue
         values = []
         for point in curve.points:
-            value = point.value.value or 0.0
+            value = point.value.value or 0.0  # 0 where it is not known
             if curve.method != "random":
                 resamples = pruner.resamples_of(point).tolist()
             elif point.draws:

@@ -313,7 +313,7 @@ def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
     y = []
     band = []
     for point in curve.points:
-        value = point.value.value or 0.0
+        value = point.value.value or 0.0  # 0 where it is not known
         y.append(value)
         band.append(point.value.interval or (value, value))
     if len(x) == 1:  # a band would have no width: draw a bar

@@ -17,8 +17,8 @@ from headscope.core.rounding import ROUNDING, tied
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import t_half_width
 
-LAYERS = 4  # Fewer layers than this give no interval.
-HEADS = 4  # A layer with fewer heads than this is left out.
+FEWEST_LAYERS = 4  # Fewer layers than this give no interval.
+FEWEST_HEADS = 4  # A layer with fewer heads than this is left out.
 
 
 class Correlated(NamedTuple):
@@ -47,7 +47,7 @@ def correlate(
     n_heads = []
     for one_layer in np.unique(layer):
         in_layer = known & (layer == one_layer)
-        if in_layer.sum() < HEADS:
+        if in_layer.sum() < FEWEST_HEADS:
             continue
         fixed_values = [] if fixed is None else [fixed[in_layer]]
         r = _correlation(x[in_layer], y[in_layer], fixed_values, ranks)
@@ -65,7 +65,7 @@ def correlate(
     largest = 1 - 6 / (n**3 - n)
     z = np.arctanh(np.clip(by_layer, -largest, largest))
     mean = float(z.mean())
-    if n_layers < LAYERS:
+    if n_layers < FEWEST_LAYERS:
         return Correlated(Estimate(float(np.tanh(mean))), layers=n_layers)
 
     # Its interval, and p, by how far the layers differ.
@@ -74,7 +74,7 @@ def correlate(
         # All layers are equal: take the variance of z over independent heads, 1 / (n - 3).
         variances = 1 / np.maximum(n - 3, 1)
         error = float(np.sqrt(variances.sum())) / n_layers
-    half_width = float(t_half_width(error, n_layers, LAYERS))
+    half_width = float(t_half_width(error, n_layers, FEWEST_LAYERS))
     p = 2 * float(stdtr(n_layers - 1, -abs(mean) / error)) if error else 1.0
     value, low, high = np.tanh([mean, mean - half_width, mean + half_width]).tolist()
     return Correlated(Estimate(value, low, high), p, n_layers)
