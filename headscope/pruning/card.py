@@ -33,9 +33,11 @@ from headscope.stats.estimate import Estimate
 
 
 def snippets(opens: str, loaded: LoadedModel, *, sentences: bool) -> list[str]:
-    """Return code that opens a folder; FOLDER stands for its path.
+    """Return pieces of Python that open a saved folder; FOLDER stands for its path.
 
-    ``sentences``: whether sentence-transformers opens it, then by the first.
+    ``opens`` says what has to open it: HEADSCOPE (``headscope.register()`` before transformers),
+    REMOTE (``trust_remote_code``), or transformers alone. ``sentences`` says that
+    sentence-transformers opens it too; the first piece then does so.
     """
     registered = "import headscope\nheadscope.register()\n" if opens == HEADSCOPE else ""
     trust = ", trust_remote_code=True" if opens == REMOTE else ""
@@ -52,9 +54,10 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
     kept_model = result.kept
     saved = result.saved
     speed = result.speed
-    assert kept_model is not None  # nothing is written otherwise
+    assert kept_model is not None  # all three are known when a model was saved
     assert saved is not None
     assert speed is not None
+    # The point of the curve that the saved model was measured as.
     points = result.curve(kept_model.method, kept_model.repair).points
     removing = [point for point in points if point.heads_removed]
     point = next(point for point in removing if point.fraction == kept_model.fraction)
@@ -80,7 +83,7 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
 def _header(
     result: PruneResult, loaded: LoadedModel, point: Point, title: str, sentences: bool
 ) -> ModelCardData:
-    """Say what the hub reads, with everything that the metric's value rests on."""
+    """Write the header that the hub reads, with everything that the metric's value rests on."""
     value = point.value.value
     assert value is not None
     search = result.max_drop
@@ -124,7 +127,8 @@ def _certainty(result: PruneResult, point: Point) -> dict[str, Any]:
         certainty["difference"] = round(point.difference.value, 4)
         certainty["difference_interval"] = _rounded_interval(point.difference)
         certainty["difference_level"] = 0.95
-    if (search := result.max_drop) is not None:
+    search = result.max_drop
+    if search is not None:
         certainty["max_drop"] = search.wanted
         certainty["refused_heads"] = [test.heads for test in search.refusals]
         certainty["sequence_of_heads"] = list(search.sequence)
@@ -142,9 +146,11 @@ def _rounded_interval(estimate: Estimate) -> list[float] | None:
 
 def _heads_of_layers(point: Point, loaded: LoadedModel) -> Iterator[tuple[str, str, str]]:
     """Yield a row per layer of attention: how many heads are left, and which are gone."""
-    removed: dict[tuple[str, int], list[int]] = {}
-    for *stack, layer, head in point.heads_removed:
-        removed.setdefault((stack[0] if stack else "encoder", layer), []).append(head)
+    removed: dict[tuple[str, int], list[int]] = {}  # Heads by stack and layer
+    for name in point.heads_removed:
+        # (layer, head), or (stack, layer, head) of a model that has more than an encoder.
+        stack, layer, head = name if len(name) == 3 else ("encoder", *name)
+        removed.setdefault((stack, layer), []).append(head)
     for site in loaded.with_all_stacks.sites:
         heads = removed.get((site.stack, site.layer), [])
         names = ", ".join(f"H{head}" for head in heads) or "none"
@@ -179,7 +185,7 @@ def _cost_rows(
     metric = result.metric
     baseline = result.baseline.value
     value = point.value
-    # Fidelity is a model's distance to itself.
+    # Fidelity compares with the unpruned model: its own value is known without an interval.
     interval = "by definition" if result.task == "fidelity" else span(baseline, metric)
     yield f"all {result.n_heads} heads", number(baseline.value, metric), interval
     yield "this model", number(value.value, metric), span(value, metric)
@@ -199,7 +205,8 @@ def _how_made(result: PruneResult, kept_model: KeptModel) -> Iterator[str]:
     sha256 = f", weights SHA-256 `{weights}`" if weights else ""
     yield f"Source: {markdown(base_model(source) or Path(source).name)}{sha256}"
     yield f"Heads chosen by `{kept_model.method}`, repair `{kept_model.repair}`"
-    if (calibration := result.calibration) is not None:
+    calibration = result.calibration
+    if calibration is not None:
         how = "with labels" if calibration.labels else "no labels used"
         yield f"Chosen on {_data(calibration)}: {calibration.examples:,} examples, {how}"
     passed = {True: "passed", False: "failed", None: "not run"}[result.validation.passed]

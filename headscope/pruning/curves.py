@@ -1,4 +1,8 @@
-"""Runs that prune along curves, and heads that are removed by hand."""
+"""Runs that prune along curves, and heads that are removed by hand.
+
+Here a :class:`~headscope.pruning.measure.Pruner` ranks units (heads, or heads that can only go
+together), makes pruned models, and measures each as a ``Point`` of a ``Curve``.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,11 @@ class Version:
 class Outcome(NamedTuple):
     """The measured curves, and the models of which one may be saved."""
 
-    pruner: Pruner  # on the examples that were measured on
+    pruner: Pruner  # Set to the examples that the curves were measured on
     curves: tuple[Curve, ...]
-    versions: tuple[Version, ...]
+    versions: tuple[Version, ...]  # The models that may be saved: never random heads
     scores: tuple[HeadScores, ...] = ()
-    max_drop: MaxDrop | None = None
+    max_drop: MaxDrop | None = None  # How a number of heads was found for a bounded loss
 
 
 def run_curves(
@@ -46,13 +50,17 @@ def run_curves(
     counts: Sequence[int],
     random: bool,
 ) -> Outcome:
-    """Remove ``counts`` units by every ranking with every repair, and as many at random."""
+    """Remove ``counts`` units by every ranking with every repair, and as many at random.
+
+    ``rankings`` go by the name of their method; ``random`` asks for the random curve.
+    """
     curves: list[Curve] = []
     versions: list[Version] = []
     n_curves = len(rankings) * len(repairs) + (1 if random else 0)
 
     def tell(points: int) -> None:
-        pruner.tell("removing heads", len(curves) * len(counts) + points, n_curves * len(counts))
+        points_done = len(curves) * len(counts) + points
+        pruner.tell("removing heads", points_done, n_curves * len(counts))
 
     for method, ranking in rankings.items():
         for repair in repairs:
@@ -75,7 +83,10 @@ def run_curves(
 
 
 def scores_of(pruner: Pruner, rankings: Mapping[str, Ranking]) -> tuple[HeadScores, ...]:
-    """Lay the scores of methods out as layers x heads; heads that are named by hand have none."""
+    """Lay the scores of methods out as layers x heads; heads that are named by hand have none.
+
+    Layers of 2 and 3 heads -> ((0.1, 0.4, None), (0.2, 0.9, 0.3)).
+    """
     sites = pruner.loaded.sites
     layers = tuple((site.stack, site.layer) for site in sites)
     scores = []
@@ -84,8 +95,8 @@ def scores_of(pruner: Pruner, rankings: Mapping[str, Ranking]) -> tuple[HeadScor
             continue
         grid: list[list[float | None]] = pruner.units.expand(ranking.values).tolist()
         for site, row in zip(sites, grid, strict=True):
-            # A layer may have fewer heads than the grid has columns.
-            row[site.n_heads :] = [None] * (len(row) - site.n_heads)
+            n_missing = len(row) - site.n_heads  # the grid is as wide as the largest layer
+            row[site.n_heads :] = [None] * n_missing
         scores.append(HeadScores(method, tuple(map(tuple, grid)), layers))
     return tuple(scores)
 
@@ -94,10 +105,10 @@ def scores_of(pruner: Pruner, rankings: Mapping[str, Ranking]) -> tuple[HeadScor
 
 
 def units_by_name(loaded: LoadedModel, heads: str) -> tuple[int, ...]:
-    """Return the units of heads that are written as ``L0H1,L3H*``."""
+    """Return the units of heads that are written as ``L0H1,L3H*``, by their original numbers."""
     units = units_of(loaded)
     present = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
-    position_of = places(loaded)
+    position_of = places(loaded)  # (row of the site, index in it) of (stack, layer, head)
     removed = {units.unit(position_of[name]) for name in parse_heads(heads, present)}
     _check_some_stay(loaded, units, removed, f"heads {heads}")
     return tuple(sorted(removed))
@@ -107,17 +118,20 @@ def units_without_roles(
     loaded: LoadedModel, roles: Mapping[Head, HeadResult], roles_to_keep: Sequence[str]
 ) -> tuple[int, ...]:
     """Return the units none of whose heads has one of the roles; ``roles`` says what heads do."""
-    known_names = dict.fromkeys(role.key for role in ROLES)
+    # Refuse names that are no role.
+    known_names = [role.key for role in ROLES]
     for result in roles.values():
-        known_names |= dict.fromkeys(result.roles)  # also labels of pairs
+        known_names += result.roles  # also those that the user's labelled pairs name
+    known_names = list(dict.fromkeys(known_names))  # each once, in this order
     for name in roles_to_keep:
         if name not in known_names:
             raise InputError(f"There is no role {name!r}; choose {', '.join(known_names)}.")
+
     units = units_of(loaded)
-    stay = {
-        head for head, result in roles.items() if not set(roles_to_keep).isdisjoint(result.roles)
+    heads_that_stay = {
+        head for head, result in roles.items() if set(result.roles) & set(roles_to_keep)
     }
-    removed = {unit for unit, heads in enumerate(units.members) if stay.isdisjoint(heads)}
+    removed = {unit for unit, heads in enumerate(units.members) if not heads_that_stay & set(heads)}
     _check_some_stay(loaded, units, removed, f"keep_roles {','.join(roles_to_keep)}")
     return tuple(sorted(removed))
 

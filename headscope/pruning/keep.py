@@ -46,7 +46,7 @@ TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-
 def choose_version(
     versions: tuple[Version, ...], loaded: LoadedModel, task: Task
 ) -> tuple[Version, KeptModel]:
-    """Pick the version that is best on ``task``, that of the calibration data.
+    """Pick the pruned model that is best on the calibration data, whose task is ``task``.
 
     A single one is not measured. The evaluation data are not used: their values would no longer be
     those of unseen data. Ties go to the first, in the order in which the user named methods and
@@ -84,8 +84,9 @@ def keep(
 ) -> PruneResult:
     """Write the model of a version, open it again, compare, time and describe it.
 
-    ``kept_model`` says why this version; ``evaluation_of`` tokenises the evaluation data with the
-    tokenizer of another model. Returns the result with what was kept, saved and timed.
+    ``version`` is the pruned model and its point of a curve; ``kept_model`` says why it was chosen.
+    ``evaluation_of`` tokenises the evaluation data with the tokenizer of another model. Returns the
+    result with what was kept, saved and timed.
 
     Raises
     ------
@@ -171,7 +172,7 @@ def _n_parameters(loaded: LoadedModel) -> int:
 
 @contextmanager
 def _failure_with(result: PruneResult) -> Iterator[None]:
-    """Let a failure of the block carry what was measured before."""
+    """Let a failure of the block carry ``result``, which was measured before, to the user."""
     try:
         yield
     except Exception as error:  # torch and safetensors raise many kinds
@@ -191,10 +192,10 @@ def _same_outputs(
 ) -> tuple[Outputs, float]:
     """Run the measured model and the opened one over the examples of a task, side by side.
 
-    Returns the opened one's outputs, and the largest absolute difference of any state, logit or
-    embedding; refuses a difference (or a NaN) that is more than rounding.
+    Returns the opened one's outputs for the metric, and the largest absolute difference of any
+    state, logit or embedding; refuses a difference (or a NaN) that is more than rounding.
     """
-    differences: list[tuple[float, float]] = []  # absolute, and relative where numbers are large
+    differences: list[tuple[float, float]] = []  # Absolute, and relative where numbers are large
     compares_embeddings = (
         task.name in ("fidelity", "similarity", "retrieval") and measured.pooling.problem is None
     )
@@ -220,8 +221,9 @@ def _same_outputs(
         return opened_states, opened_logits
 
     outputs = task.outputs_of(run_both, task.batches(measured))
+    # By torch, as Python's max would pass over a NaN.
     largest, relative = torch.tensor(differences, dtype=torch.float64).max(dim=0).values.tolist()
-    if not relative <= TOLERANCES[measured.dtype]:
+    if not relative <= TOLERANCES[measured.dtype]:  # also where it is NaN
         raise ArtefactError(
             f"The model written for {folder}, opened again, puts out something else than the "
             f"measured one (a difference of {largest:.2g}), so the folder was not kept; give dtype "

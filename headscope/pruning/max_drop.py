@@ -1,12 +1,14 @@
 """How many heads can go for a bounded loss: candidates are settled first, then tested.
 
-What is settled on the calibration data, before an example of the evaluation data is looked at:
+Heads go in units: one head, or heads that can only go together. A way to prune is a method, which
+ranks the units, and a repair of what is left. What is settled on the calibration data, before an
+example of the evaluation data is looked at:
 
 * the order of the heads, by every method that was asked for;
 * which method and repair makes the models: the one whose outputs stay nearest to the unpruned
   model's, with half of the heads gone;
 * the repairs themselves;
-* the numbers of heads and their order (:func:`headscope.stats.confirm.ascending`).
+* the numbers of units and their order (:func:`headscope.stats.confirm.ascending`).
 
 Then the numbers are tested one after the other, each on all examples, up to the first that is not
 confirmed (:mod:`headscope.stats.confirm` says why no correction is due). Examples that share a
@@ -50,25 +52,26 @@ Way = tuple[str, Repair]  # Method and repair
 
 
 class Confirmed(NamedTuple):
-    """The last number of units that was confirmed, its model, and every test up to a refusal."""
+    """The last number of units that was confirmed, and how."""
 
     units: int
-    model: Repaired
-    tests: tuple[TestedCount, ...]
+    model: Repaired  # The pruned model without so many units
+    tests: tuple[TestedCount, ...]  # Every test, up to the first refusal
 
 
 def unseen_examples(task: Task, calibration: Task | None) -> Array:
-    """Return the examples that share no sentence with the calibration data, ascending.
+    """Return the indices of examples that share no sentence with the calibration data, ascending.
 
     Refuses so few that intervals would not hold.
     """
     need_examples(task.n_examples, task.data.name)
+    # Sentences as tokens and as texts: tasks name those of their examples one way or the other.
     seen: set[Hashable] = set()
     if calibration is not None:
         for row in calibration.rows:
             seen.update(sentences_of(row))
-        seen.update(calibration.data.texts)  # some tasks name their sentences by text, not tokens
-    examples = np.flatnonzero([seen.isdisjoint(texts) for texts in task.sentences])
+        seen.update(calibration.data.texts)
+    examples = np.flatnonzero([seen.isdisjoint(sentences) for sentences in task.sentences])
     if len(examples) < FEWEST_TESTED:
         raise InputError(
             f"Only {len(examples)} of the {task.n_examples:,} examples of {task.data.name} share "
@@ -98,7 +101,8 @@ def prune_within_loss(
     pruner = pruner.measuring_on(examples)
     rankings = pruner.rankings(methods)
     ways = list(itertools.product(methods, repairs))
-    way, distances = settle(pruner, rankings, ways, numbers[len(numbers) // 2])
+    middle_number = numbers[len(numbers) // 2]
+    way, distances = settle(pruner, rankings, ways, middle_number)
     method, repair = way
     ranking = rankings[method]
 
@@ -118,7 +122,7 @@ def prune_within_loss(
         method=method,
         repair=repair.value,
         looks=confirmed.tests,
-        sequence=_heads_of(pruner, ranking, numbers),
+        sequence=_heads_by_number(pruner, ranking, numbers),
         near=distances,
         left_out=pruner.evaluation.n_examples - len(examples),
     )
@@ -170,16 +174,21 @@ def settle(
 
 def distance_of(pruner: Pruner, pruned: Repaired) -> float:
     """Return the mean squared distance to the unpruned model's outputs on calibration data."""
-    gates = torch.stack([pruned.gates[heads[0]] for heads in pruner.units.members])
+    # All heads of a unit have the same gate.
+    unit_gates = torch.stack([pruned.gates[heads[0]] for heads in pruner.units.members])
     with replaced_outputs(pruner.loaded, pruned.maps):
-        return pruner.context.distance(gates)
+        return pruner.context.distance(unit_gates)
 
 
 def search(pruner: Pruner, ranking: Ranking, way: Way, allowed_loss: float) -> Confirmed:
     """Test the numbers of units in order, up to the first that is refused.
 
-    ``pruner`` measures on the examples that are tested. Raises if already the first number is
-    refused.
+    ``pruner`` measures on the examples to test on.
+
+    Raises
+    ------
+    InputError
+        If already the first number is refused.
     """
     numbers = ascending(len(pruner.units))
     sign = 1 if pruner.evaluation.higher_is_better else -1
@@ -195,7 +204,8 @@ def search(pruner: Pruner, ranking: Ranking, way: Way, allowed_loss: float) -> C
         removed = ranking.remove(number)
         pruned = pruner.repaired(repair, removed)
         judgement = judged(pruner.change(pruned), sign, allowed_loss)
-        if judgement.allowed:  # a repaired model holds maps of every layer: only the last one stays
+        if judgement.allowed:
+            # A repaired model holds maps of every layer, so only the last one is kept in memory.
             last_model = pruned
             pruner.forget_all_but(pruned)
         judgements.append(judgement)
@@ -237,11 +247,11 @@ def _nothing_confirmed(test: TestedCount, judgement: Judged, way: Way, allowed_l
     )
 
 
-def _heads_of(pruner: Pruner, ranking: Ranking, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return how many heads each number of units is: the same, but in models that share layers."""
-    members = pruner.units.members
-    heads_of_first = len(members[0])
-    if all(len(heads) == heads_of_first for heads in members):
-        # No set of units has to be found, which takes passes over the data.
-        return tuple(number * heads_of_first for number in numbers)
+def _heads_by_number(pruner: Pruner, ranking: Ranking, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return how many heads go with each number of units: as many, where a unit is one head."""
+    sizes = {len(heads) for heads in pruner.units.members}
+    if len(sizes) == 1:
+        # Which units go does not matter: to find that out may take passes over the data.
+        heads_of_unit = min(sizes)
+        return tuple(number * heads_of_unit for number in numbers)
     return tuple(len(pruner.units.heads(ranking.remove(number))) for number in numbers)

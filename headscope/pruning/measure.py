@@ -1,4 +1,9 @@
-"""Heads ranked, removed and repaired, and what is left measured on the evaluation data."""
+"""Heads ranked, removed and repaired, and what is left measured on the evaluation data.
+
+A :class:`Pruner` speaks of units, the heads that can only go together: in most models each head is
+one. A pruned model, a ``Repaired``, is the removed units, a gate for each head (0 where it is
+removed, what its output is multiplied by elsewhere), and new output maps of layers, if any.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import copy
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headscope.analyses.classify.result import HeadResult
 from headscope.core.accumulator import Array
@@ -26,7 +31,18 @@ from headscope.stats.paired_change import Change
 from headscope.tasks.base import Task
 from headscope.tasks.units import Head, Units, units_of
 
-Name = tuple[Any, ...]  # A head's original name: layer and head, perhaps the stack.
+#: A head's original name: (layer, head), or (stack, layer, head).
+Name = tuple[Any, ...]
+#: What tells pruned models apart: removed units, gates as bytes, identities of output maps.
+ModelKey = tuple[tuple[int, ...], bytes, tuple[tuple[int, int], ...]]
+
+
+class PastRun(NamedTuple):
+    """A pruned model that was run over the evaluation data."""
+
+    model: Repaired  # As long as it is held, no other can have maps of the same identities
+    all_metrics: bool  # Whether it wrote the texts that some metrics need
+    outputs: Outputs  # Example by example
 
 
 class Pruner:
@@ -38,7 +54,8 @@ class Pruner:
     Parameters
     ----------
     evaluation, calibration : Task
-        What models are measured on, and what heads are chosen on (None: the evaluation data).
+        What models are measured on, and what heads are chosen on (None: the evaluation data). A
+        task is examples with a metric.
     roles : mapping
         What the heads do, by their positions in the loaded model; empty where nobody asked.
     shares : sequence of float
@@ -46,7 +63,7 @@ class Pruner:
     draws : int
         Random sets of heads at each fraction.
     seed : int
-        Of these sets, of what methods draw, and of bootstraps.
+        Seed of these sets, of what methods draw, and of bootstraps.
     tell : callable
         Gets the name of a step, and how much of it is done.
     """
@@ -88,16 +105,18 @@ class Pruner:
         #: Indices of the examples that are measured on; None for all.
         self.examples: Array | None = None
         self._resamples_of_full = evaluation.resampled(self.full, seed=seed)
-        #: What was run before: the model, whether with all metrics, and its outputs.
-        self._outputs: dict[tuple[Any, ...], tuple[Repaired, bool, Outputs]] = {}
-        #: A point's value in every bootstrap resample, by id(point).
-        self.resamples: dict[int, Array] = {}
+        self._past_runs: dict[ModelKey, PastRun] = {}
+        #: By id(point), as points cannot be hashed: the point, and its value in every resample.
+        self._resamples: dict[int, tuple[Point, Array]] = {}
 
     def measuring_on(self, examples: Array) -> Pruner:
-        """Return the same pruner, measuring on some of the examples only, by their indices."""
+        """Return the same pruner, measuring on some of the examples only, by their indices.
+
+        It shares the models that were run before.
+        """
         narrower = copy.copy(self)
         narrower.examples = examples
-        narrower.resamples = {}
+        narrower._resamples = {}
         full = select_examples(self.full, examples)
         narrower._resamples_of_full = self.evaluation.resampled(full, seed=self.seed)
         return narrower
@@ -117,17 +136,18 @@ class Pruner:
         return rankings
 
     def _progress_of_method(self, i: int, n_methods: int) -> Progress:
-        """Return what a method tells its progress to: a share of that of all methods."""
+        """Return what the ``i``-th method tells its progress to: its share in all methods' work."""
 
         def tell(_: str, done: int, total: int) -> None:
-            thousandths = round(1000 * (i + done / max(total, 1)))
-            self.tell("choosing heads", thousandths, 1000 * n_methods)
+            methods_done = i + done / max(total, 1)
+            self.tell("choosing heads", round(1000 * methods_done), 1000 * n_methods)
 
         return tell
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
         """Remove units and repair what is left: gates of heads, and new output maps."""
-        if kind is Repair.none or not 0 < len(removed) < len(self.units):
+        some_stay_and_some_go = 0 < len(removed) < len(self.units)
+        if kind is Repair.none or not some_stay_and_some_go:
             return Repaired.bare(self.units, removed)
         if kind is Repair.scale:
             gates = scale_gates(self.context, removed)
@@ -174,19 +194,25 @@ class Pruner:
             roles_left=self._roles_without(removed_heads),
             changed=task.changed(outputs),
         )
-        self.resamples[id(point)] = resamples
+        self._resamples[id(point)] = (point, resamples)
         return point
+
+    def resamples_of(self, point: Point) -> Array:
+        """Return the value of a point in every bootstrap resample of the examples."""
+        _, resamples = self._resamples[id(point)]
+        return resamples
 
     def random_point(self, count: int) -> Point:
         """Measure the model without ``count`` units, drawn at random several times.
 
-        The mean, the extremes and the standard deviation over draws.
+        Its value is the mean over draws, with the lowest and the highest draw.
         """
-        if count in (0, len(self.units)):
+        if count in (0, len(self.units)):  # there is nothing to draw
             return self.point(Repaired.bare(self.units, range(count)))
         draws = []
         for seed in range(self.seed, self.seed + self.draws):
-            removed = rank("random", dataclasses.replace(self.context, seed=seed)).remove(count)
+            ranking = rank("random", dataclasses.replace(self.context, seed=seed))
+            removed = ranking.remove(count)
             outputs = self._run(Repaired.bare(self.units, removed), all_metrics=False)
             value = self.evaluation.value(select_examples(outputs, self.examples))
             names = original_names(self.loaded, self.units.heads(removed))
@@ -213,9 +239,9 @@ class Pruner:
 
     def forget_all_but(self, pruned: Repaired) -> None:
         """Drop what was measured of all models but this one, and their maps."""
-        for key, (model, *_) in list(self._outputs.items()):
-            if model is not pruned:
-                del self._outputs[key]
+        for key, past_run in list(self._past_runs.items()):
+            if past_run.model is not pruned:
+                del self._past_runs[key]
 
     @property
     def n_heads(self) -> int:
@@ -246,15 +272,13 @@ class Pruner:
         task = self.evaluation
         loaded = self.loaded
 
-        # Look the model up among those that were run before. Maps are told apart by identity, so
-        # ``_outputs`` holds the model as long as its outputs.
-        maps = tuple((layer, id(new)) for layer, new in sorted(pruned.maps.items()))
-        key = (pruned.removed, pruned.gates.numpy(force=True).tobytes(), maps)
-        if key in self._outputs:
-            _, had_all_metrics, outputs = self._outputs[key]
-            needs_texts = all_metrics and task.writes
-            if had_all_metrics or not needs_texts:
-                return outputs
+        # Look the model up among those that were run before.
+        map_identities = tuple((layer, id(pruned.maps[layer])) for layer in sorted(pruned.maps))
+        key = (pruned.removed, pruned.gates.numpy(force=True).tobytes(), map_identities)
+        past_run = self._past_runs.get(key)
+        needs_texts = all_metrics and task.writes
+        if past_run is not None and (past_run.all_metrics or not needs_texts):
+            return past_run.outputs
 
         # Make it and run it.
         if len(pruned.removed) == len(self.units):  # no model is left that could be built
@@ -264,7 +288,7 @@ class Pruner:
         else:
             compact = compact_model(loaded, self.units, pruned)
             outputs = task.outputs(compact, all_metrics=all_metrics)
-        self._outputs[key] = (pruned, all_metrics, outputs)
+        self._past_runs[key] = PastRun(pruned, all_metrics, outputs)
         return outputs
 
 

@@ -1,7 +1,13 @@
-r"""The methods of choosing heads, from :func:`rank` to each one's scores.
+r"""The methods of choosing heads: :func:`rank` calls the one that has a name.
 
-First order (``importance-token`` and ``importance-example``, Michel et al.): with gates
-``z_h -> xi_h z_h`` the derivative of an example's loss splits into its tokens::
+A method gets a ``Context`` (the model, its units, batches of calibration examples) and returns a
+``Ranking``: a value for each unit, the higher the later it goes. A unit is a head, or heads that
+can only go together. A gate xi_h multiplies what a head puts out, ``z_h -> xi_h z_h``: 1 in the
+unpruned model, 0 where the head is removed. The table at the end lists all methods; ``gates`` and
+``surgeon`` have files of their own.
+
+First order (``importance-token`` and ``importance-example``, Michel et al.): the derivative of an
+example's loss by a gate splits into its tokens::
 
     dL/dxi_h = sum over tokens t of z_h[t] . dL/dz_h[t]
 
@@ -15,8 +21,6 @@ F[i, j]``. The diagonal says how many heads each layer loses; inside a layer hea
 exchanged until no exchange of one removed head for one kept head lowers that sum.
 
 Both take one forward and one backward pass over the calibration data.
-
-``gates`` and ``surgeon`` have files of their own. The table at the end lists all methods.
 
 References
 ----------
@@ -74,12 +78,13 @@ def importance_of_tokens(context: Context) -> Ranking:
     units = context.units
     total = torch.zeros(len(units), dtype=torch.float64)
     count = torch.zeros_like(total)
-    for batch in share(context.calibration.batches(labels=True)):
-        ones = batch.gates("token")
-        (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
-        by_token = exact(gradient.permute(0, 3, 1, 2))  # (rows, pos, n_layers, n_heads)
-        sizes = units.contract(by_token).abs().cpu()  # (rows, pos, n_units)
-        real = widest(batch.query_mask.cpu()[:, units.layers].transpose(1, 2))
+    for batch in share(context.calibration.batches(labels=True)):  # this process's share of them
+        open_gates = batch.gates("token")  # ones (texts, n_layers, n_heads, pos)
+        (gradient,) = torch.autograd.grad(batch.loss(open_gates).sum(), open_gates)
+        by_token = exact(gradient.permute(0, 3, 1, 2))  # (texts, pos, n_layers, n_heads)
+        sizes = units.contract(by_token).abs().cpu()  # (texts, pos, n_units)
+        real_by_layer = batch.query_mask.cpu()  # (texts, n_layers, pos)
+        real = widest(real_by_layer[:, units.layers].transpose(1, 2))  # (texts, pos, n_units)
         total += (sizes * real).sum(dim=(0, 1))
         count += real.sum(dim=(0, 1))
     return _mean_per_layer("importance-token", context, total, count)
@@ -91,8 +96,8 @@ def importance_of_examples(context: Context) -> Ranking:
     total = torch.zeros(len(units), dtype=torch.float64)
     count = torch.zeros_like(total)
     for batch in share(context.calibration.batches(labels=True)):
-        ones = batch.gates("example")
-        (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
+        open_gates = batch.gates("example")  # ones (examples, n_layers, n_heads)
+        (gradient,) = torch.autograd.grad(batch.loss(open_gates).sum(), open_gates)
         sizes = units.contract(exact(gradient)).abs().cpu()  # (examples, n_units)
         total += sizes.sum(dim=0)
         count += len(sizes)
@@ -108,11 +113,13 @@ def _mean_per_layer(name: str, context: Context, total: Tensor, count: Tensor) -
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     """Divide each layer's scores by their l2 norm, so that layers compete on equal terms.
 
-    ``layers`` holds the layer of each unit. Scores negligible next to another layer's become 0.
+    Scores 3, 4, 8 of units in layers 0, 0, 1 -> 0.6, 0.8, 1. Those of a layer whose norm is nothing
+    but rounding beside another layer's become 0.
     """
-    squares = values.new_zeros(int(layers.max()) + 1).index_add(0, layers, values**2)
-    norm = squares.sqrt()[layers]
-    return values / norm.where(norm > EPS * norm.max(), norm.new_full((), torch.inf))
+    squares_by_layer = values.new_zeros(int(layers.max()) + 1).index_add(0, layers, values**2)
+    norm = squares_by_layer.sqrt()[layers]  # of the layer of each unit
+    counts = norm > EPS * norm.max()
+    return values / norm.masked_fill(~counts, torch.inf)
 
 
 # --- second derivatives of the distance to the unpruned model -------------------------------------
@@ -128,7 +135,7 @@ class Fisher(Ranking):
 
     def __init__(self, context: Context) -> None:
         self._layers = context.units.layers
-        sums = context.gauss_newton(1)
+        sums = context.gauss_newton(directions=1)
         self.matrix = sums.matrix
         super().__init__(sums.unit_squares)
 
@@ -138,16 +145,18 @@ class Fisher(Ranking):
         removed: list[int] = []
         for layer in sorted(set(self._layers.tolist())):
             units = (self._layers == layer).nonzero().flatten()
+            matrix_of_layer = self.matrix[units][:, units]
             is_removed = torch.tensor([unit in by_diagonal for unit in units.tolist()])
-            is_removed = exchange(self.matrix[units][:, units], is_removed)
+            is_removed = exchange(matrix_of_layer, is_removed)
             removed += units[is_removed].tolist()
         return tuple(sorted(removed))
 
 
 def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
-    """Swap removed (n,) and kept units while the sum of the matrix among the removed ones falls.
+    """Swap a removed unit for a kept one as long as that lowers the sum of F among removed units.
 
-    ``matrix`` (n, n) is symmetric; as many units are removed as before.
+    Returns which units are removed, (n,) boolean as ``removed``; as many as before. ``matrix`` F
+    (n, n) is symmetric. [[1, 1], [1, 0.5]] with the first removed: the second goes instead.
     """
     removed = removed.clone()
     diagonal = matrix.diagonal()
@@ -155,13 +164,17 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
     while removed.any() and not removed.all():
         gone = removed.nonzero().flatten()
         remaining = (~removed).nonzero().flatten()
-        # Change of the sum when unit i of those gone comes back and unit j goes instead.
+        # The change of the sum, [gone, remaining], if the i-th of those gone comes back and the
+        # j-th of those that remain goes instead.
         sum_with_gone = matrix[:, gone].sum(dim=1)
         comes_back = diagonal[gone] - 2 * sum_with_gone[gone]
         goes = diagonal[remaining] + 2 * sum_with_gone[remaining]
         change = comes_back[:, None] + goes[None, :] - 2 * matrix[gone][:, remaining]
-        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(remaining))
-        if change[i, j] >= -least_gain:  # copies of a head: no gain
+
+        # Take the best swap, if it gains more than rounding (none does between copies of a head).
+        best_swap = int(tied(change.flatten().numpy()).argmin())
+        i, j = divmod(best_swap, len(remaining))
+        if change[i, j] >= -least_gain:
             break
         removed[gone[i]] = False
         removed[remaining[j]] = True
@@ -178,7 +191,8 @@ def ablation(context: Context) -> Ranking:
     with_all = quality(units.expand(units.gates(())))
     drops = []
     for unit in range(len(units)):
-        drops.append(with_all - quality(units.expand(units.gates([unit]))))
+        gates_without = units.expand(units.gates([unit]))
+        drops.append(with_all - quality(gates_without))
         context.progress("ablation", unit + 1, len(units))
     return Ranking(torch.tensor(drops, dtype=torch.float64), size=abs(with_all))
 
@@ -187,17 +201,18 @@ def ablation(context: Context) -> Ranking:
 
 
 def clearest_role(head: HeadResult) -> float:
-    """Return the largest gain of a labelled score over its baseline, plus 1 for having a label.
+    """Return how clear a head's clearest role is: about 1 or more with a role, at most 0 without.
 
-    Heads without a role go first, the least confident of them before the others.
+    With a role it is 1 plus the largest gain of a role's score over its baseline. Without one it is
+    the head's confidence (the mean of its largest weights) minus 1: the least confident go first.
     """
     if head.labels:
         return 1.0 + max(float(label.score) - label.baseline for label in head.labels)
-    return (head.confidence or 0.0) - 1.0  # at most 0: never above a head with a role
+    return (head.confidence or 0.0) - 1.0
 
 
 def clearest_roles(context: Context) -> Ranking:
-    """Rank units by the clearest role among their heads; 0 for a head that was not classified."""
+    """Rank units by the clearest role among their heads; a head that was not classified has 0."""
     clearness = {head: clearest_role(result) for head, result in context.roles.items()}
 
     def clearest(heads: Sequence[Head]) -> float:
@@ -224,8 +239,8 @@ def magnitude(context: Context) -> Ranking:
 def random(context: Context) -> Ranking:
     """Draw an order of all units from the seed."""
     generator = torch.Generator().manual_seed(context.seed)
-    order = torch.randperm(len(context.units), generator=generator)
-    return Ranking(order.argsort())
+    order = torch.randperm(len(context.units), generator=generator)  # units, the first to go first
+    return Ranking(order.argsort())  # the place of each unit in it
 
 
 #: What ranks, by the names in :data:`headscope.pruning.options.METHODS`.

@@ -1,19 +1,22 @@
 r"""What passes through the output maps of attention on calibration text: second moments.
 
-Attention writes ``z W_O + b_O`` into the residual stream; a head owns rows of that map::
+Attention writes ``z W_O + b_O`` into the residual stream, z being the outputs of all heads side by
+side. As one matrix W, whose first ``d_head`` rows belong to the first head, and so on::
 
-    out_t = x_t W        x_t = (z at token t, 1)    W = (rows of the heads; b)
+    out_t = x_t W        x_t = (z at token t, 1)        W = (W_O; b_O)
 
-To choose heads without labels, two second moments of each layer are enough. With ``g_t`` the
-gradient of a random direction of the model's output by ``out_t``, a change ``D`` of W moves the
-output by about ``sum over t of (x_t D) . g_t``; its mean square, tokens taken as independent, is
-``tr(D^T A D C)``:
+To choose heads without labels, two second moments of each layer are enough. Let ``g_t`` be the
+gradient of the model's output, in a random direction, by ``out_t``. A change D of W then moves the
+output in that direction by about ``sum over t of (x_t D) . g_t``. The mean square of this, tokens
+taken as independent, is ``tr(D^T A D C)`` with::
 
     A = sum of |g_t|^2 x_t x_t^T / sum of |g_t|^2        C = sum of g_t g_t^T / number of examples
 
 This is the Gauss-Newton matrix of the distance to the model's own output, in Kronecker-factored
 form (Martens & Grosse 2015, arXiv:1503.05671). Tokens that the output does not depend on, padding
 among them, have weight zero.
+
+:func:`measure_moments` runs the model; :class:`MomentSums` adds up what it sees of one layer.
 """
 
 from __future__ import annotations
@@ -37,54 +40,28 @@ DIRECTIONS = 2  # Random directions of the output for each batch
 
 @dataclass(frozen=True)
 class Layer:
-    """One output map, and the heads that own its rows; where layers share a map, the first one."""
+    """One output map of the unpruned model, and its heads; where layers share a map, the first."""
 
-    site: AttentionSite
-    units: tuple[int, ...]  # The unit that each of its heads belongs to
-    W: Tensor  # (n_heads * d_head + 1, d_model), float64: the whole model's; last row: b
+    site: AttentionSite  # The attention module: its number of heads, its W_O
+    #: Of each head the unit that it belongs to: the heads that can only go together are one unit.
+    units: tuple[int, ...]
+    W: Tensor  # (n_heads * d_head + 1, d_model), float64; last row: b_O
 
 
 @dataclass(frozen=True)
 class Moments:
     """A and C of one layer, float64."""
 
-    A: Tensor  # (n_heads * d_head + 1, same), of the map's inputs, tokens weighted by |g_t|^2
-    C: Tensor  # (d_model, d_model), of the gradients by its outputs, a mean over examples
+    A: Tensor  # Of the map's inputs x_t: (n_heads * d_head + 1, n_heads * d_head + 1)
+    C: Tensor  # Of the gradients g_t by its outputs: (d_model, d_model)
 
 
-class MomentSums:
-    """Sums over tokens that become the :class:`Moments` of one layer."""
+class MapRun(NamedTuple):
+    """One run of a layer's output map."""
 
-    def __init__(self, layer: Layer, module: nn.Module) -> None:
-        n_in, d_model = layer.W.shape
-        self._has_bias = module.bias is not None
-        self._A = torch.zeros(n_in, n_in, dtype=torch.float64)
-        self._C = torch.zeros(d_model, d_model, dtype=torch.float64)
-        self._weight = 0.0
-
-    def add(self, inputs: Tensor, gradients: Sequence[Tensor]) -> None:
-        """Add what entered the map in one batch, and the gradients by what left it.
-
-        ``inputs`` (rows, pos, n_heads * d_head); of each random direction one gradient (rows, pos,
-        d_model).
-        """
-        if not gradients:
-            return
-        gradients = [gradient.flatten(0, -2) for gradient in gradients]  # (tokens, d_model)
-        squares = [(gradient.float() ** 2).sum(-1) for gradient in gradients]
-        weight = torch.stack(squares).sum(0)  # |g_t|^2 of every token
-        real = weight > 0
-        # x_t ends with 1; without a bias nothing could be written by that row.
-        last_entry = 1.0 if self._has_bias else 0.0
-        x = F.pad(inputs.detach().flatten(0, -2)[real], (0, 1), value=last_entry)
-        x = x * weight[real].sqrt().to(x)[:, None]
-        self._A += exact(x.t() @ x).cpu()
-        self._C += sum(exact(gradient.t() @ gradient).cpu() for gradient in gradients)
-        self._weight += float(weight.sum())
-
-    def moments(self, scale: float) -> Moments:
-        """Divide A by the tokens' weights, and multiply C by ``scale``."""
-        return Moments(self._A / max(self._weight, 1e-300), self._C * scale)
+    layer: int  # Its index among the layers
+    inputs: Tensor  # (texts, pos, n_heads * d_head)
+    outputs: Tensor  # (texts, pos, d_model)
 
 
 def measure_moments(
@@ -92,60 +69,95 @@ def measure_moments(
 ) -> list[Moments]:
     """Run a model over examples, and sum up what passes through the maps of its layers.
 
-    A batch takes one forward pass, and a backward pass for each random direction.
+    A ``LossBatch`` is some examples on which the model's output can be differentiated. Each takes
+    one forward pass, and a backward pass for every random direction.
     """
+    sums = [MomentSums(layer) for layer in layers]
     modules = [layer.site.projections.out.module for layer in layers]
-    sums = [MomentSums(layer, module) for layer, module in zip(layers, modules, strict=True)]
-    uses: list[Use] = []
+    map_runs: list[MapRun] = []  # Of the batch that is being run
 
-    def noting(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def note(_: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-            uses.append(Use(layer, inputs[0], outputs))
+    def hook_of(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def note_run(_: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+            map_runs.append(MapRun(layer, inputs[0], outputs))
 
-        return note
+        return note_run
 
     n_examples = 0
-    width = 0
+    d_output = 0
     release_memory()  # what threads that ran the last model have left behind
-    with hooked(module.register_forward_hook(noting(i)) for i, module in enumerate(modules)):
+    with hooked(module.register_forward_hook(hook_of(i)) for i, module in enumerate(modules)):
         for number, batch in enumerate(batches):
+            # Directions of every batch are the same whatever was drawn for others.
             generator = torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**64)
-            uses.clear()
-            out = batch.embed(batch.gates("example"))
-            gradients = _random_gradients(out, uses, generator)
-            for use, gradients_of_use in zip(uses, gradients, strict=True):
-                sums[use.layer].add(use.inputs, gradients_of_use)
+            map_runs.clear()
+            all_heads_on = batch.gates("example")
+            output = batch.embed(all_heads_on)  # [examples, d_output]
+            gradients = _random_gradients(output, map_runs, generator)
+            for map_run, gradients_of_run in zip(map_runs, gradients, strict=True):
+                sums[map_run.layer].add(map_run.inputs, gradients_of_run)
             n_examples += batch.size
-            width = out.shape[-1]
-            del out, gradients  # the graph is gone before the next one is made
-            uses.clear()
+            d_output = output.shape[-1]
+            del output, gradients  # the graph is gone before the next one is made
+            map_runs.clear()
     release_memory()
-    scale = width / (DIRECTIONS * max(n_examples, 1))  # A unit direction has E[r r^T] = I / d.
+    # A random unit direction r of d numbers has E[r r^T] = I / d.
+    scale = d_output / (DIRECTIONS * max(n_examples, 1))
     return [layer_sums.moments(scale) for layer_sums in sums]
 
 
-class Use(NamedTuple):
-    """One run of a layer's output map."""
-
-    layer: int
-    inputs: Tensor  # (rows, pos, n_heads * d_head)
-    outputs: Tensor  # (rows, pos, d_model)
-
-
 def _random_gradients(
-    out: Tensor, uses: Sequence[Use], generator: torch.Generator
+    output: Tensor, map_runs: Sequence[MapRun], generator: torch.Generator
 ) -> list[list[Tensor]]:
-    """Return the gradients of random directions of the model's output, by what each use put out.
+    """Return for each run of a map the gradients of the model's output by what the map put out.
 
-    A use that the output does not depend on has none.
+    One for each of DIRECTIONS random directions of the output; none for a run that the output does
+    not depend on.
     """
-    outputs = [use.outputs for use in uses]
-    gradients: list[list[Tensor]] = [[] for _ in uses]
+    outputs_of_maps = [map_run.outputs for map_run in map_runs]
+    gradients: list[list[Tensor]] = [[] for _ in map_runs]
     for _ in range(DIRECTIONS):
-        drawn = torch.randn(out.shape, generator=generator)
-        direction = F.normalize(drawn, dim=-1).to(out)
-        by_use = torch.autograd.grad(out, outputs, direction, retain_graph=True, allow_unused=True)
-        for gradients_of_use, gradient in zip(gradients, by_use, strict=True):
+        drawn = torch.randn(output.shape, generator=generator)
+        direction = F.normalize(drawn, dim=-1).to(output)
+        gradient_by_run = torch.autograd.grad(
+            output, outputs_of_maps, direction, retain_graph=True, allow_unused=True
+        )
+        for gradients_of_run, gradient in zip(gradients, gradient_by_run, strict=True):
             if gradient is not None:
-                gradients_of_use.append(gradient)
+                gradients_of_run.append(gradient)
     return gradients
+
+
+class MomentSums:
+    """Sums over tokens that become the :class:`Moments` of one layer."""
+
+    def __init__(self, layer: Layer) -> None:
+        n_rows, d_model = layer.W.shape
+        # x_t ends with 1 for b_O; a module without a bias cannot write anything by that row.
+        has_bias = layer.site.projections.out.module.bias is not None
+        self._last_entry = 1.0 if has_bias else 0.0
+        self._A = torch.zeros(n_rows, n_rows, dtype=torch.float64)
+        self._C = torch.zeros(d_model, d_model, dtype=torch.float64)
+        self._weight = 0.0
+
+    def add(self, inputs: Tensor, gradients: Sequence[Tensor]) -> None:
+        """Add what entered the map in one batch, and the gradients by what left it.
+
+        ``inputs`` (texts, pos, n_heads * d_head); ``gradients`` has one (texts, pos, d_model) for
+        each random direction, and is empty if the model's output did not depend on the map.
+        """
+        if not gradients:
+            return
+        gradients = [gradient.flatten(0, -2) for gradient in gradients]  # [tokens, d_model] each
+        squares = [(gradient.float() ** 2).sum(-1) for gradient in gradients]
+        weight = torch.stack(squares).sum(0)  # |g_t|^2 of every token
+        counts = weight > 0
+        z = inputs.detach().flatten(0, -2)[counts]
+        x = F.pad(z, (0, 1), value=self._last_entry)  # [tokens, n_heads * d_head + 1]
+        weighted_x = x * weight[counts].sqrt().to(x)[:, None]
+        self._A += exact(weighted_x.t() @ weighted_x).cpu()
+        self._C += sum(exact(gradient.t() @ gradient).cpu() for gradient in gradients)
+        self._weight += float(weight.sum())
+
+    def moments(self, scale: float) -> Moments:
+        """Divide A by the tokens' weights, and multiply C by ``scale``."""
+        return Moments(self._A / max(self._weight, 1e-300), self._C * scale)

@@ -1,7 +1,8 @@
 """The options of ``headscope prune``, its methods and repairs, and which options contradict others.
 
-A field is a flag, a parameter in Python and a line of a config file; what was left open is filled
-in by the properties.
+A field of :class:`PruneOptions` is a flag, a parameter in Python and a line of a config file; the
+properties say what the fields amount to, defaults filled in. In a message ``$methods`` stands for
+an option: each interface spells its name in its own way, as ``--method`` or ``methods``.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ MANUAL = "manual"  # The name of the curve of heads that were removed by hand.
 class MethodInfo:
     """One method of choosing heads, and what it needs."""
 
-    words: str  # what a head is worth by it, on one line
-    source: str = ""
-    needs_labels: bool = False  # a loss whose gradient does not vanish at the unpruned model
-    needs_roles: bool = False  # the classification of the heads
-    control: bool = False  # only compared with: no model that it makes is ever kept
+    words: str  # What a head is worth by it, on one line
+    source: str = ""  # The article that it is from
+    needs_labels: bool = False  # Its gradient is zero at the unpruned model without them
+    needs_roles: bool = False  # Whether the heads must have been classified
+    control: bool = False  # Only compared with: no model that it makes is ever kept
 
 
 _VOITA = "Voita et al. 2019, arXiv:1905.09418"
@@ -93,12 +94,12 @@ def check_methods(methods: Sequence[str]) -> None:
 
 
 def methods_with_labels(methods: Sequence[str]) -> tuple[str, ...]:
-    """List the methods that cannot choose heads without labels."""
+    """Return those of some methods that cannot choose heads without labels."""
     return tuple(name for name in methods if METHODS[name].needs_labels)
 
 
 def methods_with_roles(methods: Sequence[str]) -> tuple[str, ...]:
-    """List the methods that have to know what the heads do."""
+    """Return those of some methods that have to know what the heads do."""
     return tuple(name for name in methods if METHODS[name].needs_roles)
 
 
@@ -240,7 +241,8 @@ class PruneOptions(RunOptions):
 
     def __post_init__(self) -> None:
         for name in ("methods", "repairs", "fractions", "keep_roles"):
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None:  # a list may be given, but would not be frozen
                 object.__setattr__(self, name, tuple(value))
         super().__post_init__()
 
@@ -258,12 +260,12 @@ class PruneOptions(RunOptions):
 
     @property
     def scored(self) -> tuple[str, ...]:
-        """Methods that score heads, controls aside."""
+        """Names of the methods that choose heads: all but the control."""
         return tuple(name for name in self.method_names if not METHODS[name].control)
 
     @property
     def repair_kinds(self) -> tuple[Repair, ...]:
-        """Repairs, each once."""
+        """Repairs, each once; by default those that :attr:`repairs` says."""
         if self.repairs:
             return tuple(dict.fromkeys(Repair(name) for name in self.repairs))
         if self.manual:
@@ -272,18 +274,18 @@ class PruneOptions(RunOptions):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Fractions of the curves: 0, step, ... 1, or 0 and those chosen; 0 and 1 of a search."""
-        if self.max_drop is not None:
+        """Shares of the heads that curves remove: 0, 0.25, ... 1, or 0 and the given fractions."""
+        if self.max_drop is not None:  # the search finds out what lies between
             return (0.0, 1.0)
         if self.fractions:
             return tuple(sorted({0.0, *self.fractions}))
-        whole_steps = int(1.0 / self.step + 1e-9)
+        whole_steps = int(1.0 / self.step + 1e-9)  # 10 of 0.1, not 9
         multiples = {round(i * self.step, 10) for i in range(whole_steps + 1)}
         return tuple(sorted(multiples | {1.0}))
 
     @property
     def what_needs_roles(self) -> tuple[str, ...]:
-        """What cannot be done without knowing what the heads do: methods, and ``keep_roles``."""
+        """Names of methods, and ``keep_roles``, that have to know what the heads do."""
         methods = methods_with_roles(self.method_names)
         return (*methods, "keep_roles") if self.keep_roles else methods
 
@@ -307,20 +309,20 @@ class PruneOptions(RunOptions):
             raise OptionError(problems[0])
 
     @property
-    def _whole_curve(self) -> bool:
-        """Whether a step was chosen, which only a whole curve of fractions has."""
+    def _step_was_chosen(self) -> bool:
+        """Whether the user gave a step, which only a whole curve of fractions has."""
         return self.step != STEP
 
     def _problems_of_choice(self) -> Iterator[str]:
         """Say what is wrong with how heads are chosen."""
         if self.heads is not None and self.keep_roles:
             yield "Give $heads or $keep_roles, not both."
-        if self.manual and (self.methods or self.fractions or self._whole_curve):
+        if self.manual and (self.methods or self.fractions or self._step_was_chosen):
             yield (
                 "$heads and $keep_roles say which heads go; leave out $methods, $fractions and "
                 "$step."
             )
-        if self.fractions and self._whole_curve:
+        if self.fractions and self._step_was_chosen:
             yield "$step makes a whole curve of fractions; leave out $step or $fractions."
         if self.task == "seq2seq" and self.roles is None and self.what_needs_roles:
             yield (
@@ -340,7 +342,7 @@ class PruneOptions(RunOptions):
                 f"$limit is {self.limit}, and $max_drop needs {FEWEST_TESTED} or more examples "
                 "(better hundreds) to test on."
             )
-        if self.manual or self.fractions or self._whole_curve:
+        if self.manual or self.fractions or self._step_was_chosen:
             yield (
                 "$max_drop finds out how many heads can go; leave out $fractions, $step, $heads "
                 "and $keep_roles."

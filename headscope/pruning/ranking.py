@@ -1,7 +1,8 @@
 """What a method of choosing heads may look at, what it gives back, and a pruned model.
 
-A method takes a :class:`Context` and returns a :class:`Ranking` of units (heads that can only go
-together count as one). Units that a ranking removes and a repair together make a :class:`Repaired`.
+What is removed is a unit: a head, or heads of several layers that can only go together (ALBERT). A
+method takes a :class:`Context` and returns a :class:`Ranking` of the units. What is left when units
+are removed, repaired or not, is a :class:`Repaired`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ T = TypeVar("T")
 class Context:
     """Everything that a method or a repair may look at."""
 
-    units: Units
-    calibration: TaskCalibration
-    roles: Mapping[Head, HeadResult] = field(default_factory=dict)  # empty if not classified
-    largest: int = 0  # most units that anybody will ask to remove; the surgeon measures no further
+    units: Units  # What can be removed, and the heads of each
+    calibration: TaskCalibration  # The model, and batches of examples to differentiate it on
+    roles: Mapping[Head, HeadResult] = field(default_factory=dict)  # Empty if not classified
+    #: The most units that will ever be removed, 0 if unknown; the surgeon measures no further.
+    largest: int = 0
     seed: int = 0
     progress: Progress = silent
     #: What several methods and repairs would otherwise compute again, by name; see ``remember``.
@@ -45,7 +47,7 @@ class Context:
         return cls(units_of(loaded), TaskCalibration(loaded, task), **fields)
 
     def remember(self, name: str, make: Callable[[], T]) -> T:
-        """Return ``make()``, cached by name."""
+        """Return what ``make`` returned when the name was first asked for."""
         if name not in self.memo:
             self.memo[name] = make()
         return cast(T, self.memo[name])
@@ -56,7 +58,10 @@ class Context:
         return self.remember("full outputs", lambda: full_outputs(batches))
 
     def gauss_newton(self, directions: int) -> GaussNewton:
-        """Return the label-free sums at the unpruned model, made once for each ``directions``."""
+        """Return the second derivatives by the gates, without labels, at the unpruned model.
+
+        Made once for each number of random ``directions`` of the output.
+        """
         batches = self.calibration.batches(labels=False)
         return self.remember(
             f"gauss-newton {directions}",
@@ -73,15 +78,15 @@ class Ranking:
     """Which units are removed, for every count.
 
     ``values`` (n_units,) are higher for units worth keeping; of values that are equal up to
-    rounding the later unit goes first. Where values are differences of larger numbers, ``size`` is
-    the magnitude of these, which says what rounding is.
+    rounding the later unit goes first: 0.3, 0.1, 0.1 -> order 2, 1, 0. Where values are differences
+    of larger numbers, ``size`` is the magnitude of these, which says what rounding is.
     """
 
     def __init__(self, values: Tensor, size: float = 0.0) -> None:
         self.values = values.detach().cpu().double()
-        level = tied(self.values.numpy(), size)
+        rounded = tied(self.values.numpy(), size)  # the same number where values are equal
         #: Units, the first to go first.
-        self.order = tuple(sorted(range(len(level)), key=lambda unit: (level[unit], -unit)))
+        self.order = tuple(sorted(range(len(rounded)), key=lambda unit: (rounded[unit], -unit)))
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go."""
@@ -90,14 +95,16 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Repaired:
-    """A pruned model as gates and output maps of the full one."""
+    """A pruned model, as gates and output maps of the full one."""
 
-    removed: tuple[int, ...]  # units
-    gates: Tensor  # (n_layers, n_heads), float32: what each head's z is multiplied by
-    #: By layer; empty unless W_O was refitted.
+    removed: tuple[int, ...]  # Units
+    #: What each head's output z is multiplied by: 0 for removed heads, 1 or a repaired value for
+    #: others; (n_layers, n_heads), float32.
+    gates: Tensor
+    #: New W_O and b_O by layer; empty unless they were refitted.
     maps: Mapping[int, OutputMap] = field(default_factory=dict)
 
     @classmethod
     def bare(cls, units: Units, removed: Sequence[int]) -> Repaired:
-        """Remove units and leave the others as they are."""
+        """Remove units and repair nothing."""
         return cls(tuple(removed), units.expand(units.gates(removed)))

@@ -1,4 +1,8 @@
-"""Pruned models on a curve: what was removed and what is left of the metric, as values."""
+"""Pruned models on a curve: what was removed and what is left of the metric, as values.
+
+A :class:`Curve` is made of :class:`Point`, each the model without some heads; :class:`PruneResult`,
+at the end, is what a run returns. An ``Estimate`` is a value with its 95% interval.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def way(method: str, repair: str) -> str:
-    """Name a method with its repair: ``fisher + scale``; ``surgeon`` repairs what it chose."""
+    """Name a method with its repair: ``fisher + scale``; ``surgeon`` if it is method and repair."""
     if method == "surgeon" and repair == "none":
         return "surgeon without repair"
     if repair in ("none", method):
@@ -30,8 +34,7 @@ class Draw:
     """One random set of heads and what the model is worth without it."""
 
     seed: int  # Seed of the draw
-    #: (layer, head) of each: as many as the point's fraction says.
-    heads_removed: tuple[tuple[Any, ...], ...]
+    heads_removed: tuple[tuple[Any, ...], ...]  # Named as those of a point
     value: float  # The task's metric
 
 
@@ -58,7 +61,7 @@ class Point:
     #: model's, by their names in the file; None for other tasks, and for ``random``.
     changed: tuple[str, ...] | None = None
     draws: tuple[Draw, ...] = ()  # Empty unless ``random``
-    spread: float | None = None  # Standard deviation over draws
+    spread: float | None = None  # Standard deviation of the values of ``draws``
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,13 @@ class TestedCount:
 
 @dataclass(frozen=True)
 class CandidateDistance:
-    """One way to prune, compared with others on the calibration data before anything is tested."""
+    """One method with one repair, compared with others before anything is tested."""
 
     method: str  # How the heads were chosen
     repair: str  # What was done to the others
     heads: int  # Heads that it lost: about half
-    #: Mean squared distance of its outputs to the unpruned model's; labels are not used.
+    #: Mean squared distance of its outputs to the unpruned model's, on the calibration data;
+    #: labels are not used.
     distance: float
 
 
@@ -111,8 +115,8 @@ class MaxDrop:
     looks: tuple[TestedCount, ...] = ()  # Every model that was tested, in order
     #: The numbers of heads in the order in which they were to be tested, settled beforehand.
     sequence: tuple[int, ...] = ()
-    #: The ways to prune that were compared beforehand, one of which was tested; empty where there
-    #: was one only.
+    #: The methods with repairs that were compared beforehand, one of which was tested; empty where
+    #: there was one only.
     near: tuple[CandidateDistance, ...] = ()
     #: Examples that were not tested on, since heads were chosen on a sentence of theirs.
     left_out: int = 0
@@ -170,7 +174,7 @@ class StackResult:
 
     stack: str  # ``encoder``, ``decoder`` or ``cross``
     n_heads: int  # Heads that can be removed
-    #: As :class:`PruneResult` has them; a fraction is one of this stack's heads.
+    #: As :class:`PruneResult` has them, but fractions are shares of this stack's heads.
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...] = ()
 
@@ -180,7 +184,7 @@ class Area:
     """The area under a curve of one stack: the metric's mean over shares of its heads removed."""
 
     stack: str  # The stack whose curve it is
-    method: str  # Of the curve
+    method: str  # Method and repair of the curve
     repair: str
     #: In the metric's unit, by the trapezoidal rule from the first to the last head removed, over
     #: the shares that the curves of all stacks have in common, with its 95% interval: bootstrap
@@ -196,7 +200,7 @@ class AreaGap:
 
     stack: str  # ``inner`` is the area of this one ...
     other: str  # ... minus the area of this one.
-    method: str  # Of both curves
+    method: str  # Method and repair of both curves
     repair: str
     #: In the metric's unit, with its 95% interval, paired: the same resampled examples for both;
     #: for ``random`` Student's t over draws.
@@ -204,7 +208,7 @@ class AreaGap:
 
     @property
     def is_apart(self) -> bool:
-        """Whether that interval excludes 0."""
+        """Whether the interval of the difference excludes 0."""
         if self.inner.interval is None:
             return False
         low, high = self.inner.interval
@@ -213,7 +217,7 @@ class AreaGap:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that may be kept."""
+    """A pruned model that may be saved."""
 
     method: str  # How its heads were chosen
     repair: str  # What was done to the others
@@ -238,7 +242,7 @@ class SavedModel:
     """The model that is kept, as it was written and opened again."""
 
     folder: str  # Where it was written
-    heads_removed: tuple[tuple[Any, ...], ...]  # As of a point: sorted, zero-based
+    heads_removed: tuple[tuple[Any, ...], ...]  # Named as those of a point, sorted, zero-based
     #: What the folder is worth, loaded again from disk, on the same data. A rank correlation or a
     #: rate may differ a little from the curve's: outputs that differ by rounding can swap a tie.
     measured: float
@@ -254,7 +258,7 @@ class SavedModel:
 class SpeedResult:
     """The model that is kept against the whole one, run in turns in torch."""
 
-    speed: Estimate  # Time of the whole model / its own, over pairs of runs
+    speed: Estimate  # How many times as fast as the whole model it is, over pairs of runs
     ms: Estimate  # Milliseconds a text, at this run's pace of the machine
     batch_size: int  # Texts of each batch, with the evaluation texts' own lengths
     device: str
@@ -280,7 +284,7 @@ class PruneResult(Measured):
     roles: tuple[HeadRoles, ...] = ()  # Empty where no classification was asked for or needed.
     roles_from: str | None = None  # The corpus of that classification.
     warnings: tuple[str, ...] = ()  # Sentences about what a reader should not conclude.
-    kept: KeptModel | None = None  # The one that is saved and timed.
+    kept: KeptModel | None = None  # The model that is saved and timed; None without ``save``.
     saved: SavedModel | None = None  # The folder that it was written to.
     speed: SpeedResult | None = None  # Speed of the model that is kept.
     #: Where heads were removed: ``encoder``, ``decoder``, ``cross``, or ``all`` for the heads of
@@ -289,14 +293,16 @@ class PruneResult(Measured):
     #: Each stack alone, where all were asked for; empty otherwise.
     stacks: tuple[StackResult, ...] = ()
     areas: tuple[Area, ...] = ()  # Areas under the curves of ``stacks``.
-    gaps: tuple[AreaGap, ...] = ()  # Between each two of them.
-    #: How a number of heads was found that costs at most so much; None unless it was asked for.
+    gaps: tuple[AreaGap, ...] = ()  # Differences between the areas of each two stacks.
+    #: How many heads can go for a bounded loss, and how that was found; None unless asked for.
     max_drop: MaxDrop | None = None
 
     @property
     def measured_examples(self) -> int:
         """Examples that baseline and curves are measured on: with ``max_drop`` those tested on."""
-        return self.data.examples - (self.max_drop.left_out if self.max_drop else 0)
+        if self.max_drop is None:
+            return self.data.examples
+        return self.data.examples - self.max_drop.left_out
 
     @property
     def sign(self) -> int:

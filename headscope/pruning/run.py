@@ -1,4 +1,9 @@
-"""``headscope prune``: choose heads, remove them, measure again, keep a model that loads."""
+"""``headscope prune``: choose heads, remove them, measure again, keep a model that loads.
+
+:func:`run` is the whole run; its steps follow in order. A ``Task`` is examples with a metric; a
+``Pruner`` ranks heads, removes and repairs them, and measures what is left; an ``Outcome`` has the
+measured curves.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +45,18 @@ from headscope.tasks.units import Head, units_of
 class Ways(NamedTuple):
     """How heads are chosen, and what is done to those that stay."""
 
-    methods: Sequence[str]  # Those that score heads; empty where heads are named by hand
+    methods: Sequence[str]  # Without the control; empty where heads are named by hand
     repairs: Sequence[Repair]
-    warning: str | None = None  # Where the model cannot be pruned by the defaults
+    warning: str | None = (
+        None  # Why these are not the defaults, where the model does not allow them
+    )
 
 
 class Opened(NamedTuple):
     """A model and the examples of a run, before anything is measured."""
 
     loaded: LoadedModel  # A view of the stacks that heads are removed from
-    sources: Sources
+    sources: Sources  # The data as they were read; below they are tokenised
     ways: Ways
     classified: ClassifyResult | None  # What the user says that the heads do
     evaluation: Task  # What models are measured on
@@ -70,7 +77,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     # Choose heads, remove them and measure.
     roles = _roles(opened, options)
     outcome = _prune(_pruner(opened, loaded, roles.by_place, options), opened, options)
-    pruner = outcome.pruner  # With max_drop it measures on fewer examples than the one above.
+    pruner = outcome.pruner  # Set to the examples that were measured on: with max_drop, not to all
     stacks = StacksApart()
     if len(loaded.stacks) > 1 and not options.manual and options.max_drop is None:
         stacks = _stacks_apart(opened, roles, options)
@@ -100,9 +107,10 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         gaps=stacks.gaps,
         max_drop=outcome.max_drop,
     )
+    # Save the best model: of several processes the first writes it, opens it again and times it.
     if options.save is not None and current().rank == 0:
         options.tell("saving", 0, 1)
-        with alone():  # what is kept is written, opened again and timed by the first process
+        with alone():
             result = _saved(result, outcome, opened, options, Path(options.save))
     return result
 
@@ -114,7 +122,7 @@ def _open(model: Model, options: PruneOptions) -> Opened:
     """Open model and data, and refuse what could not be pruned, measured or saved."""
     if options.save is not None:
         with trial_folder(options.save):
-            pass  # it can be made, so a long run will not end without it
+            pass  # the folder can be made, so a long run will not fail at its end
     classified = None if options.roles is None else read_classification(options.roles)
     sources = open_sources(
         options.task,
@@ -146,7 +154,7 @@ def _open(model: Model, options: PruneOptions) -> Opened:
 
 
 def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
-    """Return the methods and repairs; where surgeon cannot refit a model, others by default."""
+    """Return the methods and repairs; where surgeon cannot refit the model, other defaults."""
     methods = options.scored
     repairs = options.repair_kinds
     user_chose_both = bool(options.methods and options.repairs)
@@ -155,7 +163,8 @@ def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
     if not options.methods:
         methods = ("fisher",)
     if not options.repairs:
-        repairs = (*repairs[:-1], Repair.scale)  # the last by default is surgeon
+        # By default the last repair is surgeon: scale takes its place.
+        repairs = (*repairs[:-1], Repair.scale)
     return Ways(
         methods,
         repairs,
@@ -203,7 +212,10 @@ def _calibration(sources: Sources, options: PruneOptions, loaded: LoadedModel) -
 
 
 def _roles(opened: Opened, options: PruneOptions) -> KnownRoles:
-    """Return what the heads do: from a file, or classified now where something needs to know."""
+    """Return what the heads do: from a file, or classified now where a method has to know.
+
+    Empty where neither is so.
+    """
     classified = opened.classified
     if classified is None and options.what_needs_roles:
         options.tell("finding the roles of heads", 0, 1)
@@ -218,7 +230,10 @@ def _pruner(
     options: PruneOptions,
     tell: Progress | None = None,
 ) -> Pruner:
-    """Make the pruner of a view of the model; ``roles`` go by positions in the view."""
+    """Make the pruner of a model, or of a view of one of its stacks.
+
+    ``roles`` go by the positions of heads in ``view``: row of the attention module, and index.
+    """
     return Pruner(
         view,
         evaluation=opened.evaluation,
@@ -234,7 +249,8 @@ def _pruner(
 def _prune(pruner: Pruner, opened: Opened, options: PruneOptions) -> Outcome:
     """Remove what was asked for: as many as a bounded loss allows, named heads, or every share."""
     random = "random" in options.method_names
-    if options.max_drop is not None and opened.unseen is not None:
+    if options.max_drop is not None:
+        assert opened.unseen is not None  # it was made for max_drop
         return prune_within_loss(
             pruner,
             methods=opened.ways.methods,
@@ -255,13 +271,16 @@ def _prune(pruner: Pruner, opened: Opened, options: PruneOptions) -> Outcome:
 
 
 def _prune_by_hand(pruner: Pruner, repairs: Sequence[Repair], options: PruneOptions) -> Outcome:
-    """Remove the heads that were named; beside those without a role, as many at random."""
+    """Remove the heads that were named, or those without the roles to keep.
+
+    With roles, as many random heads are removed for comparison.
+    """
     if options.heads is not None:
         removed = units_by_name(pruner.loaded, options.heads)
     else:
         roles = pruner.context.roles
         removed = units_without_roles(pruner.loaded, roles, options.keep_roles or ())
-    named_go_first = Ranking(pruner.units.gates(removed))
+    named_go_first = Ranking(pruner.units.gates(removed))  # a value of 0 if named, else 1
     return run_curves(
         pruner,
         rankings={MANUAL: named_go_first},

@@ -1,9 +1,10 @@
 r"""The repair ``scale``: how much each head that stays should write, to replace those that went.
 
-Gates of the heads that stay, by least squares (Kwon et al., section 4.3; there layer by layer, here
-on the outputs e)::
+A gate xi multiplies what a head puts out (or the heads that can only go together: a unit has one
+gate). Removed units have gate 0. The gates of the others are found by least squares (Kwon et al.,
+section 4.3; there layer by layer, here on the model's outputs e)::
 
-    minimise over xi_kept   mean over examples ||e(xi) - e(1)||^2      xi_removed = 0
+    minimise over the gates that stay        mean over examples ||e(xi) - e(1)||^2
 
 The first guess comes from the Gauss-Newton matrix at the unpruned model; each round then
 linearises e anew where the gates stand (Gauss-Newton with damping). A step that does not lower the
@@ -26,8 +27,8 @@ from headscope.core.rounding import ROUNDING
 from headscope.pruning.ranking import Context
 from headscope.tasks.gauss_newton import sample
 
-DIRECTIONS = 4  # Random directions an example for the first guess
-RIDGE = 0.1  # Pull of its gates towards 1, in units of the matrix's mean diagonal
+DIRECTIONS = 4  # Random directions of each example's output, for the first guess
+RIDGE = 0.1  # Pull of the first guess's gates towards 1, in units of the matrix's mean diagonal
 ROUNDS = 3  # Linearisations after the first guess, at most
 ENOUGH = 0.03  # A round that gains less than this share of the distance is the last
 DAMPING = 0.03  # Of the steps of rounds, in units of the matrix's mean diagonal
@@ -36,9 +37,9 @@ DAMPING = 0.03  # Of the steps of rounds, in units of the matrix's mean diagonal
 def scale_gates(
     context: Context, removed: Sequence[int], *, directions: int = DIRECTIONS, rounds: int = ROUNDS
 ) -> Tensor:
-    """Return gates (n_units,), float64: zero where removed, rescaled elsewhere.
+    """Return gates (n_units,), float64: zero at ``removed`` units, rescaled elsewhere.
 
-    They never bring the outputs farther from the unpruned model's than gates of 1.
+    They never bring the outputs farther from the unpruned model's than gates of 1 would.
     """
     remaining = [unit for unit in range(len(context.units)) if unit not in set(removed)]
     gates = context.units.gates(removed).double()
@@ -46,8 +47,9 @@ def scale_gates(
         return gates
     distance = context.distance(gates)
 
-    # A first guess from the Gauss-Newton matrix at the unpruned model.
-    matrix = context.gauss_newton(directions).matrix
+    # A first guess from the Gauss-Newton matrix at the unpruned model: what removed units leave
+    # missing in the outputs, as far as the others can put it there.
+    matrix = context.gauss_newton(directions).matrix  # [n_units, n_units]
     pull_of_removed = matrix[remaining][:, list(removed)].sum(dim=1)
     step = _solve_damped(matrix, remaining, pull_of_removed, RIDGE)
     gates, distance = _step_down(context, gates, distance, remaining, step)
@@ -72,9 +74,10 @@ def scale_gates(
 def _step_down(
     context: Context, gates: Tensor, distance: float, units: list[int], step: Tensor
 ) -> tuple[Tensor, float]:
-    """Take a step of some units' gates, half or a quarter of it, if that lowers the distance.
+    """Add a step to the gates of ``units``, or half or a quarter of it: what lowers the distance.
 
-    Returns the gates after it, and their distance; both as they were where none does.
+    Returns the gates after it and their distance to the unpruned model; both unchanged if no
+    length of the step lowers it.
     """
     for length in (1.0, 0.5, 0.25):
         trial = gates.clone()
@@ -86,11 +89,11 @@ def _step_down(
 
 
 def _solve_damped(matrix: Tensor, units: list[int], right: Tensor, damping: float) -> Tensor:
-    """Solve the rows and columns of ``units`` for ``right``, damped by a share of their diagonal.
+    """Return x with ``(M + ridge) x = right``, M the rows and columns of ``units`` in the matrix.
 
-    ``damping`` times the mean of the diagonal is added to it.
+    The ridge is ``damping`` times the mean of M's diagonal.
     """
-    inner = matrix[units][:, units].double()
-    added = max(damping * float(inner.diagonal().mean()), 1e-30)
-    solved: Tensor = torch.linalg.solve(inner + added * torch.eye(len(units)).double(), right)
-    return solved
+    M = matrix[units][:, units].double()
+    ridge = max(damping * float(M.diagonal().mean()), 1e-30)
+    x: Tensor = torch.linalg.solve(M + ridge * torch.eye(len(units)).double(), right)
+    return x

@@ -46,8 +46,8 @@ def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
     named first, the point nearest to half of the heads. None where nothing was removed anywhere.
     """
     curves = chosen_curves(result.curves) or list(result.curves)
-    if (chosen := result.kept) is not None:
-        curves = [result.curve(chosen.method, chosen.repair)]
+    if result.kept is not None:
+        curves = [result.curve(result.kept.method, result.kept.repair)]
     for curve in curves:
         points = [point for point in curve.points if point.heads_removed]
         if points:
@@ -56,12 +56,12 @@ def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
 
 
 def chosen_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Leave out random heads."""
+    """Return the curves of heads that were chosen, without that of random heads."""
     return [curve for curve in curves if curve.method != "random"]
 
 
 def random_beside(result: PruneResult, point: Point) -> Point | None:
-    """Return the point of as many random heads."""
+    """Return the point where as many random heads were removed; None if there is none."""
     for curve in result.curves:
         if curve.method == "random":
             for random_point in curve.points:
@@ -71,7 +71,10 @@ def random_beside(result: PruneResult, point: Point) -> Point | None:
 
 
 def leading_areas(result: PruneResult) -> list[Area]:
-    """Return every stack's area under the first curve that chooses heads."""
+    """Return the areas of all stacks for the method and repair of the first chosen curve.
+
+    Those of random heads where nothing else was measured.
+    """
     method = "random"
     repair = "none"
     if chosen := chosen_curves(result.curves):
@@ -125,7 +128,7 @@ def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
 
 
 def _search_verdict(result: PruneResult, search: MaxDrop, curve: Curve, point: Point) -> str:
-    """Say which number of heads was confirmed, and how it was searched for."""
+    """Say which number of heads was confirmed to cost no more than allowed, and how."""
     return (
         f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
         f"confirmed to cost at most {amount(search.wanted, result.metric)}: "
@@ -135,7 +138,7 @@ def _search_verdict(result: PruneResult, search: MaxDrop, curve: Curve, point: P
 
 
 def scheme_words(result: PruneResult, search: MaxDrop) -> str:
-    """Say what a search settled beforehand, and on how many of the examples it tested what.
+    """Say what was settled before the tests, and on how many examples each number was tested.
 
     Two sentences, for the headline and for cards.
     """
@@ -174,7 +177,7 @@ def _before_and_after(result: PruneResult, point: Point) -> str:
 
 
 def _by(curve: Curve) -> str:
-    """Name the method, and the repair in words where it is another one."""
+    """Name a curve in a sentence: ``surgeon``, or ``fisher, repair scale``."""
     if curve.repair in ("none", curve.method):
         return curve.name
     return f"{curve.method}, repair {curve.repair}"
@@ -184,24 +187,27 @@ def _by(curve: Curve) -> str:
 
 
 def stacks_sentence(result: PruneResult) -> str:
-    """Say which stack's curve is lowest, and whether it is apart from the others."""
+    """Say which stack is the costliest to prune, and how far the others are from it.
+
+    Empty where stacks were not pruned apart.
+    """
     areas = leading_areas(result)
     metric = result.metric
     if not areas:
         return ""
     method = areas[0].method
     repair = areas[0].repair
-    lowest = min(areas, key=lambda area: result.sign * (area.inner.value or 0.0))
+    costliest = min(areas, key=lambda area: result.sign * (area.inner.value or 0.0))
     gaps = []
     for gap in result.gaps:
-        if (gap.method, gap.repair, gap.other) == (method, repair, lowest.stack):
+        if (gap.method, gap.repair, gap.other) == (method, repair, costliest.stack):
             change = number(gap.inner.value, metric, signed=True)
             interval = span(gap.inner, metric, signed=True)
             doubt = "" if gap.is_apart else "; not clearly different"
             gaps.append(f"{STACK_NAMES[gap.stack]} {change} ({interval}{doubt})")
     return (
-        f"Stack by stack ({way(method, repair)}), {STACK_NAMES[lowest.stack]} is the costliest "
-        f"to prune: mean {metric} {number(lowest.inner.value, metric)}; compared with that, "
+        f"Stack by stack ({way(method, repair)}), {STACK_NAMES[costliest.stack]} is the costliest "
+        f"to prune: mean {metric} {number(costliest.inner.value, metric)}; compared with that, "
         f"{' and '.join(gaps)}."
     )
 
@@ -229,7 +235,7 @@ def changed_sentence(result: PruneResult) -> str:
 
 def speed_sentence(speed: SpeedResult) -> str:
     """Say how many times as fast the saved model is, and how much smaller."""
-    less = 1 - speed.parameters_pruned / speed.parameters_full
+    share_removed = 1 - speed.parameters_pruned / speed.parameters_full
     interval = ""
     if speed.speed.interval is not None:
         low, high = speed.speed.interval
@@ -237,5 +243,5 @@ def speed_sentence(speed: SpeedResult) -> str:
     return (
         f"It is {speed.speed.value:.2f}{interval} times as fast as the whole model (torch, batches "
         f"of {speed.batch_size} texts, {speed.threads} {plural(speed.threads, 'thread')}, "
-        f"{speed.device}), with {less:.1%} fewer parameters."
+        f"{speed.device}), with {share_removed:.1%} fewer parameters."
     )

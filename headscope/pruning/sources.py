@@ -1,4 +1,7 @@
-"""The two sets of data of a run: heads are chosen on one, and models are measured on the other."""
+"""The two sets of data of a run: heads are chosen on one, and models are measured on the other.
+
+Heads are chosen on the calibration data; the data proper are what models are measured on.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,12 @@ def open_sources(
 ) -> Sources:
     """Read both files and check that they can serve; without any, each is half of the sample.
 
-    Calibration examples that share a sentence with the data are left out. ``limit`` and
-    ``calibration_limit`` are the most examples of either.
-    ``needs_labels`` names the methods that need labels to choose heads; ``tested_unseen`` says that
-    what is measured leaves out every example with a sentence that heads were chosen on.
+    Calibration examples that share a sentence with the data are left out. At most ``limit``
+    examples of the data are read, ``calibration_limit`` of the calibration data. ``needs_labels``
+    names the methods that need labels to choose heads; ``tested_unseen`` says that what is measured
+    leaves out every example with a sentence that heads were chosen on.
     """
+    # Without files: the built-in sample, which has no labels.
     if data is None and calibration is None and task in ("fidelity", "mlm"):
         first_half, second_half = _halves_of_the_sample(seed)
         evaluation = read_examples(task, first_half, limit, seed)
@@ -51,11 +55,13 @@ def open_sources(
             chosen_on = pick(second_half, calibration_limit, task, seed)
         return Sources(evaluation, chosen_on, task)
 
+    # The files, or for one of them what the task takes by default.
     evaluation = read_examples(task, data, limit, seed)
     if not needs_calibration:
         return Sources(evaluation, None, task)
     candidates, calibration_task = open_calibration(task, calibration, needs_labels)
     if calibration_task == task:
+        # Which labels there are is known from both files together.
         evaluation, candidates = read_alike(evaluation, candidates)
     unshared = without_shared(candidates, evaluation)
     return Sources(
@@ -82,7 +88,10 @@ def _halves_of_the_sample(seed: int) -> tuple[Examples, Examples]:
 
 
 def _warnings(unshared: Unshared, name: str, tested_unseen: bool) -> tuple[str, ...]:
-    """Say how many sentences the calibration data ``name`` share with the evaluation data."""
+    """Say how many sentences the calibration data ``name`` share with the evaluation data.
+
+    ``unshared.same`` is true where nothing was left out, since too few would have been left.
+    """
     shared = (
         f"{unshared.shared:,} of the {unshared.sentences:,} different sentences that the values "
         f"are measured on are in {name} too"

@@ -1,5 +1,8 @@
 """An encoder-decoder model pruned one stack at a time, and which of its stacks is fragile.
 
+The curves of a stack run over shares of its heads, from none to all. What is compared is the area
+under them: the more the metric falls as a stack loses heads, the smaller.
+
 References
 ----------
 Michel et al. 2019, arXiv:1905.10650, section 4: encoder, decoder and cross-attention apart.
@@ -27,11 +30,11 @@ from headscope.tasks.units import Head
 
 
 class StacksApart(NamedTuple):
-    """Each stack pruned alone, and the areas under the curves."""
+    """Each stack pruned alone, and the areas under the curves; empty where that was not done."""
 
     stacks: tuple[StackResult, ...] = ()
     areas: tuple[Area, ...] = ()
-    gaps: tuple[AreaGap, ...] = ()
+    gaps: tuple[AreaGap, ...] = ()  # Between each two stacks, both ways round
 
 
 def prune_each_stack(
@@ -41,8 +44,9 @@ def prune_each_stack(
 ) -> StacksApart:
     """Prune every stack while the others keep their heads, and compare the curves.
 
-    ``prune_one`` gets a stack's name, its view of the model, and the roles of its heads by their
-    positions in that view.
+    ``prune_one`` gets a stack's name, a view of the model that has the heads of this stack only,
+    and the roles of these heads by their positions in the view. It returns the measured curves
+    and the ``pruner`` that measured them.
     """
     results = []
     curves_of_stacks = {}
@@ -59,11 +63,15 @@ def prune_each_stack(
 def _roles_in_view(
     loaded: LoadedModel, roles: Mapping[Head, HeadResult], stack: str, view: LoadedModel
 ) -> dict[Head, HeadResult]:
-    """Return the roles of a stack's heads by their positions in a view of that stack."""
+    """Return the roles of a stack's heads by their positions in a view of that stack.
+
+    Positions count attention modules from 0. Where the encoder has six, head 1 of the decoder's
+    first layer is at (6, 1) in the model, and at (0, 1) in the view of the decoder.
+    """
     row_in_view = {site.layer: site.row for site in view.sites}
     roles_in_view = {}
-    for (row, head), result in roles.items():
-        site = loaded.sites[row]
+    for (row_in_model, head), result in roles.items():
+        site = loaded.sites[row_in_model]
         if site.stack == stack:
             roles_in_view[row_in_view[site.layer], head] = result
     return roles_in_view
@@ -75,12 +83,16 @@ class CompleteCurve(NamedTuple):
     method: str
     repair: str
     shares: Array  # (points,), of heads removed, from 0 to 1
-    #: (points, 1 + resamples of the examples or draws of random heads): the metric itself first.
+    #: (points, 1 + resamples): in each row the metric of a point, then what it is for other
+    #: examples (bootstrap), or in other draws of random heads.
     values: Array
 
 
 def complete_curves(pruner: Pruner, curves: Sequence[Curve]) -> tuple[CompleteCurve, ...]:
-    """Return the curves that run from no head removed to all, with the values of each resample."""
+    """Return the curves that run from no head removed to all, with the values of each resample.
+
+    Curves of a few fractions only are left out.
+    """
     complete = []
     for curve in curves:
         shares = np.array([point.fraction for point in curve.points])
@@ -88,9 +100,9 @@ def complete_curves(pruner: Pruner, curves: Sequence[Curve]) -> tuple[CompleteCu
             continue
         values = []
         for point in curve.points:
-            value = point.value.value or 0.0
+            value = point.value.value or 0.0  # 0 where it is not known
             if curve.method != "random":
-                resamples = pruner.resamples[id(point)].tolist()
+                resamples = pruner.resamples_of(point).tolist()
             elif point.draws:
                 resamples = [draw.value for draw in point.draws]
             else:  # where nothing or everything is removed, there is nothing to draw
@@ -103,10 +115,11 @@ def complete_curves(pruner: Pruner, curves: Sequence[Curve]) -> tuple[CompleteCu
 def areas_of(
     curves_of_stacks: Mapping[str, Sequence[CompleteCurve]],
 ) -> tuple[tuple[Area, ...], tuple[AreaGap, ...]]:
-    """Return the areas under the whole curves of every stack, and the gaps between stacks.
+    """Return the areas under the complete curves of every stack, and the gaps between stacks.
 
-    They go from the first to the last head removed, over the shares that the curves of one method
-    have in common in all stacks, so that they can be compared.
+    Both ends, all heads and none, do not count. Areas are taken over the shares that the curves of
+    one method have in common in all stacks, so that they can be compared: with points at 0, 0.25,
+    0.75, 1 and at 0, 0.33, 0.67, 1 from 0.33 to 0.67.
     """
     # The curves of the stacks, by method and repair.
     by_method: dict[tuple[str, str], dict[str, CompleteCurve]] = {}
@@ -126,13 +139,13 @@ def areas_of(
             continue
 
         # The areas over these, and the gaps between them.
-        random = method == "random"
-        area_by_stack = {}
+        interval = _interval_of_draws if method == "random" else _bootstrap_interval
+        area_by_stack = {}  # (1 + resamples,) each
         for stack, curve in curve_by_stack.items():
             area_by_stack[stack] = _area(curve, low, high)
-            areas.append(Area(stack, method, repair, _interval(area_by_stack[stack], random)))
+            areas.append(Area(stack, method, repair, interval(area_by_stack[stack])))
         for stack, other_stack in permutations(area_by_stack, 2):
-            gap = _interval(area_by_stack[stack] - area_by_stack[other_stack], random)
+            gap = interval(area_by_stack[stack] - area_by_stack[other_stack])
             gaps.append(AreaGap(stack, other_stack, method, repair, gap))
     return tuple(areas), tuple(gaps)
 
@@ -140,28 +153,29 @@ def areas_of(
 def _area(curve: CompleteCurve, low: float, high: float) -> Array:
     """Return the mean of a curve over the shares from ``low`` to ``high``, by the trapezoidal rule.
 
-    Returns (1 + resamples,), that of the metric itself first. ``low`` and ``high`` may lie between
-    points; over one share alone it is the curve's value there.
+    Returns (1 + resamples,): the mean of the metric itself, then of each resample. ``low`` and
+    ``high`` may lie between points; where they are equal it is the curve's value there.
     """
     shares = curve.shares
-    x = np.unique([low, *shares[(shares > low) & (shares < high)], high])
-    y = make_interp_spline(shares, curve.values, k=1)(x)
+    between = (shares > low) & (shares < high)
+    x = np.unique([low, *shares[between], high])
+    interpolate_linearly = make_interp_spline(shares, curve.values, k=1)
+    y = interpolate_linearly(x)  # [x, 1 + resamples]
     area: Array = y[0] if len(x) == 1 else trapezoid(y, x, axis=0) / (high - low)
     return area
 
 
-def _interval(area: Array, random: bool) -> Estimate:
-    """Return an area with its 95% interval; ``area`` (1 + resamples,) has the metric's own first.
+def _bootstrap_interval(area: Array) -> Estimate:
+    """Return an area (1 + resamples,) with its 95% interval: quantiles of the resamples."""
+    low, high = np.quantile(area[1:], (0.025, 0.975)).tolist()
+    return Estimate(float(area[0]), low, high)
 
-    Bootstrap quantiles, or for ``random`` heads Student's t for the mean of the draws.
-    """
-    value = float(area[0])
-    resamples = area[1:]
-    if random:
-        n = len(resamples)
-        mean = float(resamples.mean())
-        error = standard_error(resamples.sum(), (resamples**2).sum(), n)
-        half = float(t_half_width(error, n, FEWEST_DRAWS))
-        return Estimate(value, mean - half, mean + half)
-    low, high = np.quantile(resamples, (0.025, 0.975)).tolist()
-    return Estimate(value, low, high)
+
+def _interval_of_draws(area: Array) -> Estimate:
+    """Return an area (1 + draws,) with its 95% interval: Student's t for the mean of the draws."""
+    draws = area[1:]
+    n = len(draws)
+    mean = float(draws.mean())
+    error = standard_error(draws.sum(), (draws**2).sum(), n)
+    half_width = float(t_half_width(error, n, FEWEST_DRAWS))
+    return Estimate(float(area[0]), mean - half_width, mean + half_width)

@@ -1,17 +1,18 @@
 """Optimal Brain Surgeon on a whole model: an order of removal, and the refit that belongs to it.
 
-The heads of each layer are eliminated by what passes through it
-(:mod:`headscope.pruning.elimination`, :mod:`headscope.pruning.moments`), and layers share the
-number of heads that go so that the sum of their costs is least. An eighth of the heads goes at a
-time; after each step the refitted model, which keeps its whole shape with zeros for heads that
-went, is run again, and *all* heads are ranked anew. It goes only as far as the sets that are asked
-for: a search that ends early pays for no more.
+What can be removed is a unit: a head, or the heads of several layers that can only go together. The
+model is measured in STEPS steps, an eighth of the units removed at each. At a step, what passes
+through each layer (:mod:`headscope.pruning.moments`) gives the order in which the layer's heads
+should go and what that costs (:mod:`headscope.pruning.elimination`); layers share the number of
+removed heads so that the sum of their costs is least. The maps of the heads that stay are then
+refitted, the model, in its whole shape with zeros for removed heads, is run again, and *all* heads
+are ranked anew. Steps are measured only as far as the sets that are asked for need them.
 
 The repair refits W_O and b_O of every layer to what attention puts out with all heads on the same
-input. A set chosen on the way needs no pass: its second moments are interpolated linearly, in the
-number of heads gone, between the two measured sizes around it. Any other set is refitted to what
-passes through the whole model, and once more to what passes through the model that this gives. No
-labels are used, and no weight outside W_O and b_O changes.
+input. For a set that the method itself chose no pass is needed: the second moments are interpolated
+linearly, in the number of removed units, between the two steps around it. Any other set is refitted
+to what passes through the whole model, and once more to what passes through the model that this
+gives. No labels are used, and no weight outside W_O and b_O changes.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ STEPS = 8  # From all heads to none
 
 
 def surgeon(context: Context) -> Ranking:
-    """Rank heads by removing them step by step."""
+    """Rank heads by removing them step by step: the method ``surgeon``.
+
+    ``context`` holds the model, its calibration examples and its units.
+    """
     ranking = surgeon_of(context)
-    ranking.remove(0)  # the repair asks of any set whether it is one of this path
+    # Measure the first step now: by that a later repair knows that the method was used too.
+    ranking.remove(0)
     return ranking
 
 
 def surgeon_of(context: Context) -> Surgeon:
-    """Return the surgeon that a context's methods and repairs share."""
+    """Return the one surgeon that the method and the repair of a context share."""
     return context.remember("surgeon", lambda: Surgeon(context))
 
 
@@ -58,19 +63,20 @@ def can_refit(loaded: LoadedModel) -> bool:
     return True
 
 
-class MeasuredSize(NamedTuple):
-    """What was measured of the model with some number of units gone, by layer."""
+class MeasuredStep(NamedTuple):
+    """What was measured of the model with some number of units removed, layer by layer."""
 
-    paths: list[Elimination]
-    inputs: list[Tensor]  # A, (n_heads * d_head + 1, same); float32 is enough to keep
+    paths: list[Elimination]  # In which order heads go, and what that costs
+    inputs: list[Tensor]  # A, the second moment of the map's inputs; float32 is enough to keep
 
 
 class Surgeon(Ranking):
     """Which units are removed for each count, and the maps refitted to the remaining ones.
 
-    A set of units comes from the largest measured size below its own; sets of different sizes need
-    not be nested. A unit's score is the share of units in the smallest set that removes it, as far
-    as the model was measured.
+    Of 16 units, 0, 2, 4, ... 14 are removed at the eight steps. The 5 units that go are those that
+    the step with 4 removed would take; sets of different sizes need not be nested. Their refit is
+    halfway between the steps with 4 and 6 removed. A unit's score is the share of units in the
+    smallest set that removes it, by the steps that were measured.
     """
 
     def __init__(self, context: Context) -> None:
@@ -84,23 +90,25 @@ class Surgeon(Ranking):
             )
         self._layers = _layers(context)
         n_units = len(context.units)
-        sizes = sorted({n_units * i // STEPS for i in range(STEPS)})
-        #: Units gone when the model is measured; no set is larger than the context's largest.
-        self._sizes = sizes[: bisect_left(sizes, context.largest or n_units) + 1]
-        #: The first of these sizes, as far as any set has asked for.
-        self._measured: list[MeasuredSize] = []
-        # A of every layer in float64: of the whole model, and at the last measured size.
+        removed_at_step = sorted({n_units * i // STEPS for i in range(STEPS)})
+        n_steps = bisect_left(removed_at_step, context.largest or n_units) + 1
+        #: Units removed at each step; none beyond the first that reaches the largest set.
+        self._removed_at_step = removed_at_step[:n_steps]
+        #: The steps that were measured so far, from the first.
+        self._measured: list[MeasuredStep] = []
+        # A of every layer in float64, empty until measured: of the whole model, of the last step.
         self._full_inputs: list[Tensor] = []
         self._last_inputs: list[Tensor] = []
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go."""
-        self._measure_sizes(bisect_left(self._sizes, count))
+        steps_with_fewer_removed = bisect_left(self._removed_at_step, count)
+        self._measure_steps(steps_with_fewer_removed)
         return self._remove_as_measured(count)
 
     @property
     def values(self) -> Tensor:  # type: ignore[override]
-        """Scores (n_units,)."""
+        """Scores (n_units,), from the steps that were measured when they are asked for."""
         values = torch.zeros(len(self._context.units)).double()
         seen: set[int] = set()
         for count in range(1, len(values) + 1):
@@ -110,46 +118,53 @@ class Surgeon(Ranking):
         return values
 
     def refit(self, removed: Sequence[int]) -> Repaired:
-        """Refit W_O and b_O of every layer to what all heads put out, on calibration text."""
+        """Refit W_O and b_O of every layer to what all heads put out: the repair ``surgeon``.
+
+        Returns the pruned model: gates that switch the ``removed`` units off, and the new maps.
+        """
         remaining = [
             [head for head, unit in enumerate(layer.units) if unit not in set(removed)]
             for layer in self._layers
         ]
-        if self._measured and self.remove(len(removed)) == tuple(removed):
+        method_was_used = bool(self._measured)
+        if method_was_used and self.remove(len(removed)) == tuple(removed):
             inputs = self._interpolated_inputs(len(removed))
         else:  # by what passes through the whole model, then through the model that this gives
-            self._full_inputs = self._full_inputs or _inputs(self._moments(0, {}))
+            if not self._full_inputs:
+                self._full_inputs = _inputs(self._moments(step=0, maps={}))
             maps = self._refitted(remaining, self._full_inputs)
-            inputs = _inputs(self._moments(1, maps))
+            inputs = _inputs(self._moments(step=1, maps=maps))
         gates = self._context.units.expand(self._context.units.gates(removed))
         return Repaired(tuple(removed), gates, self._refitted(remaining, inputs))
 
     # --- how the model is measured ------------------------------------------------------------
 
-    def _measure_sizes(self, number: int) -> None:
-        """Measure the model at the first sizes, so many but one at least, where not yet done."""
-        number = min(max(number, 1), len(self._sizes))
-        for step in range(len(self._measured), number):
+    def _measure_steps(self, n_steps: int) -> None:
+        """Measure the first ``n_steps`` steps, one at least, those that were not measured yet."""
+        n_steps = min(max(n_steps, 1), len(self._removed_at_step))
+        for step in range(len(self._measured), n_steps):
+            # Refit the model without as many heads, chosen by what the step before measured.
             maps: dict[int, OutputMap] = {}
             if step > 0:
                 paths = self._measured[-1].paths
-                counts = cheapest_counts(paths, self._sizes[step])
+                counts = cheapest_counts(paths, self._removed_at_step[step])
                 remaining = [path.order[gone:] for path, gone in zip(paths, counts, strict=True)]
                 maps = self._refitted(remaining, self._last_inputs)
-                self._last_inputs = []  # as large as what is measured next
+                self._last_inputs = []  # frees memory: what is measured next is as large
+
+            # Run it, and rank all heads anew.
             moments = self._moments(step, maps)
             self._last_inputs = _inputs(moments)
-            self._full_inputs = self._full_inputs or self._last_inputs
-            layers = zip(self._layers, moments, strict=True)
-            self._measured.append(
-                MeasuredSize(
-                    paths=[eliminate(layer, layer_moments) for layer, layer_moments in layers],
-                    inputs=[A.float() for A in self._last_inputs],
-                )
-            )
+            if not self._full_inputs:
+                self._full_inputs = self._last_inputs
+            paths = []
+            for layer, layer_moments in zip(self._layers, moments, strict=True):
+                paths.append(eliminate(layer, layer_moments))
+            inputs = [A.float() for A in self._last_inputs]
+            self._measured.append(MeasuredStep(paths, inputs))
 
     def _moments(self, step: int, maps: Mapping[int, OutputMap]) -> list[Moments]:
-        """Measure what passes through the model with other maps.
+        """Measure what passes through the model with other output maps, by the row of their site.
 
         Every step draws other random directions.
         """
@@ -157,13 +172,16 @@ class Surgeon(Ranking):
         with replaced_outputs(self._model, maps):
             return measure_moments(self._layers, batches, seed=self._context.seed + 1 + step)
 
-    # --- what follows from the measured sizes -------------------------------------------------
+    # --- what follows from the measured steps -------------------------------------------------
 
     def _remove_as_measured(self, count: int) -> tuple[int, ...]:
-        """Return the ``count`` units that go, by the largest measured size below that number."""
-        self._measure_sizes(1)
-        sizes_below = [i for i in range(len(self._measured)) if self._sizes[i] < count]
-        paths = self._measured[max(sizes_below, default=0)].paths
+        """Return the ``count`` units that go, by the last measured step with fewer removed."""
+        self._measure_steps(1)
+        last_step = 0
+        for step in range(len(self._measured)):
+            if self._removed_at_step[step] < count:
+                last_step = step
+        paths = self._measured[last_step].paths
         counts = cheapest_counts(paths, count)
         removed: list[int] = []
         for layer, path, gone in zip(self._layers, paths, counts, strict=True):
@@ -171,19 +189,28 @@ class Surgeon(Ranking):
         return tuple(sorted(removed))
 
     def _interpolated_inputs(self, count: int) -> list[Tensor]:
-        """Return A of every layer with ``count`` units gone, interpolated between two sizes."""
-        self._measure_sizes(bisect_left(self._sizes, count) + 1)
-        sizes = self._sizes[: len(self._measured)]
-        above = min(bisect_left(sizes, count), len(sizes) - 1)
-        below = max(above - 1, 0)
-        share = min((count - sizes[below]) / max(sizes[above] - sizes[below], 1), 1.0)
-        layers = zip(self._measured[below].inputs, self._measured[above].inputs, strict=True)
-        return [torch.lerp(lower.double(), upper.double(), share) for lower, upper in layers]
+        """Return A of every layer with ``count`` units removed, interpolated between two steps."""
+        # The two steps: the first with as many removed or more, and the one before it.
+        first_with_as_many = bisect_left(self._removed_at_step, count)
+        self._measure_steps(first_with_as_many + 1)
+        upper_step = min(first_with_as_many, len(self._measured) - 1)
+        lower_step = max(upper_step - 1, 0)
+
+        # How far ``count`` lies between them; beyond the last step it is that step itself.
+        lower_count = self._removed_at_step[lower_step]
+        upper_count = self._removed_at_step[upper_step]
+        share = min((count - lower_count) / max(upper_count - lower_count, 1), 1.0)
+        lower_inputs = self._measured[lower_step].inputs
+        upper_inputs = self._measured[upper_step].inputs
+        inputs = []
+        for lower_A, upper_A in zip(lower_inputs, upper_inputs, strict=True):
+            inputs.append(torch.lerp(lower_A.double(), upper_A.double(), share))
+        return inputs
 
     def _refitted(
         self, remaining: Sequence[Collection[int]], inputs: Sequence[Tensor]
     ) -> dict[int, OutputMap]:
-        """Refit every map that loses heads, by the row of its site.
+        """Refit every map that loses heads; returned by the row of its site.
 
         ``remaining`` are the heads of each layer that stay, ``inputs`` A of each layer.
         """

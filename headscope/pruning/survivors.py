@@ -1,6 +1,7 @@
 """Which kinds of heads are left when heads are removed: a table and a figure of ``prune``.
 
-They speak of the first curve of a model whose heads were classified.
+Both show one curve, the first whose points say how many heads of each role are left; none does
+where the heads were not classified.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ RolesLeft = tuple[Point, dict[str, int]]
 
 
 def survivors(result: PruneResult) -> Iterator[b.Block]:
-    """Show which kinds of heads are left, for the first curve that knows."""
-    classified = (curve for curve in result.curves if curve.points[-1].roles_left is not None)
-    curve = next(classified, None)
+    """Show which kinds of heads are left along the first curve that says so."""
+    with_roles = (curve for curve in result.curves if curve.points[-1].roles_left is not None)
+    curve = next(with_roles, None)
     if curve is None:
         return
     points = [(point, point.roles_left) for point in curve.points if point.roles_left is not None]
@@ -32,8 +33,8 @@ def survivors(result: PruneResult) -> Iterator[b.Block]:
 
 
 def _survivors_table(result: PruneResult, method: str, points: Sequence[RolesLeft]) -> b.Table:
-    """Write the number of heads with each role that are left, a column for each share removed."""
-    shown = spaced(points)
+    """Write how many heads of each role are left: a row for each role, a column for each share."""
+    shown = spaced(points)  # as many as fit
     _, roles_at_start = points[0]
 
     def cells(role: str) -> list[str]:

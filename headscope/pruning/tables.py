@@ -1,7 +1,8 @@
 """The tables and figures of ``prune`` behind its answer.
 
-In the order in which they are shown: the curves, each stack alone, other metrics, a search, the
-scores of heads.
+In the order in which they are shown: the curves, each stack alone, other metrics, the tests of a
+bounded loss, the scores of heads. A curve is one method with one repair, a point of it the model
+without some share of its heads.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _OTHER_METRICS = (
     "kendall_tau",
     "word_accuracy",
 )
-_MOST_COLUMNS = 11  # Columns of shares of heads removed at most.
-_FEW_SHARES = 6  # So many shares are shown with intervals, too.
+_MOST_COLUMNS = 11  # Columns of shares of heads removed, at most.
+_FEW_SHARES = 6  # Up to so many shares, a table shows every point with its interval.
 
 
 # --- the metric by share of heads removed ---------------------------------------------------------
@@ -64,7 +65,7 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
 def _shares_table(result: PruneResult, shares: Sequence[float]) -> b.Table:
     """Write the metric, a row for each curve and a column for each share of heads removed."""
     metric = result.metric
-    shown = spaced(shares)
+    shown = spaced(shares)  # as many as fit
     rows = []
     for curve in result.curves:
         values = {round(point.fraction, 3): point.value.value for point in curve.points}
@@ -82,7 +83,7 @@ def _points_table(metric: str, curves: Sequence[Curve]) -> b.Table:
 
 
 def _points_of(curves: Sequence[Curve]) -> Iterator[tuple[Curve, Point]]:
-    """Yield the points where heads were removed."""
+    """Yield the points where heads were removed, each with its curve."""
     for curve in curves:
         for point in curve.points:
             if point.heads_removed:
@@ -111,8 +112,8 @@ def _point_cells(curve: Curve, point: Point, metric: str) -> list[str]:
 
 def _curves_series(curves: Sequence[Curve]) -> list[b.Series]:
     """Draw methods by colour, and their repairs by dashes where there are several."""
-    methods = dict.fromkeys(curve.method for curve in chosen_curves(curves))
-    colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
+    methods = dict.fromkeys(curve.method for curve in chosen_curves(curves))  # each once, in order
+    colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))  # then from the first
     one_repair = len({curve.repair for curve in curves}) == 1
     series = []
     for curve in curves:
@@ -173,7 +174,7 @@ def _areas_table(result: PruneResult) -> b.Table:
 
 
 def _stacks_series(result: PruneResult) -> list[b.Series]:
-    """Draw of each stack the first chosen curve, with its area, and the random one."""
+    """Draw for each stack its first chosen curve, named with its area, and its random one."""
     metric = result.metric
     area_of = {area.stack: area for area in leading_areas(result)}
     series = []
@@ -185,7 +186,8 @@ def _stacks_series(result: PruneResult) -> list[b.Series]:
         chosen = next(iter(chosen_curves(one_stack.curves)), None)
         if chosen is not None:
             name = f"{stack}, {chosen.name}"
-            if (area := area_of.get(stack)) is not None:
+            area = area_of.get(stack)
+            if area is not None:
                 name += f": area {number(area.inner.value, metric)} ({span(area.inner, metric)})"
             series.append(_series(chosen, name, colour, "-"))
     return series
@@ -195,7 +197,7 @@ def _stacks_series(result: PruneResult) -> list[b.Series]:
 
 
 def other_metrics(result: PruneResult) -> Iterator[b.Block]:
-    """Show a task's other metrics, such as what decoding tells; draws of random heads have none."""
+    """Show a task's other metrics, such as BLEU of decoded texts; random heads have none."""
     full = result.baseline.metrics
     names = [name for name in _OTHER_METRICS if name in full and name != result.metric]
     if not names:
@@ -218,7 +220,10 @@ def other_metrics(result: PruneResult) -> Iterator[b.Block]:
 
 
 def search_blocks(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
-    """Show what was settled beforehand, every number that was tested, and how sure it is."""
+    """Show what was settled beforehand, every number of heads that was tested, and how sure it is.
+
+    ``search`` is the result's ``max_drop``.
+    """
     metric = result.metric
     if search.near:
         rows = [
@@ -270,7 +275,8 @@ def scores_map(result: PruneResult) -> Iterator[b.HeadMap]:
         for head, score in enumerate(row):
             if score is not None:
                 values[layer, head] = score
-    unit = max((abs(score) for score in values.values()), default=0.0) or 1.0
+    largest = max((abs(score) for score in values.values()), default=0.0)
+    unit = largest if largest > 0 else 1.0
     yield b.HeadMap(
         f"{scores.method}: heads of {model_name(result)}",
         f"score / {unit:.3g}",
@@ -307,7 +313,7 @@ def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
     y = []
     band = []
     for point in curve.points:
-        value = point.value.value or 0.0
+        value = point.value.value or 0.0  # 0 where it is not known
         y.append(value)
         band.append(point.value.interval or (value, value))
     if len(x) == 1:  # a band would have no width: draw a bar
@@ -318,13 +324,13 @@ def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
 
 
 def spaced(items: Sequence[Any]) -> Sequence[Any]:
-    """Leave out items, evenly, until they fit into a table's columns."""
+    """Leave out items, evenly, until they fit into a table's columns: of 20 every second one."""
     step = math.ceil(len(items) / _MOST_COLUMNS)
     return items[:: max(1, step)]
 
 
 def _cells(estimate: Estimate | None, metric: str, *, signed: bool = False) -> tuple[str, str]:
-    """Write a value, and both ends of its interval shortly."""
+    """Write a value, and its interval shortly: ``82.03``, ``79.8 84.2``."""
     if estimate is None:
         return "-", "-"
     value = number(estimate.value, metric, signed=signed)

@@ -1,7 +1,8 @@
 r"""The method ``gates``: train a gate for every head under a penalty on open gates (Voita et al.).
 
-Nothing but the logits ``log_a`` of hard-concrete gates is trained. A drawn gate is exactly 0 or 1
-with positive chance::
+A gate multiplies what a head puts out: 1 is open, 0 removes the head. Nothing but the logits
+``log_a`` of hard-concrete gates is trained, one of each unit: of each head, or of heads that can
+only go together. A drawn gate is exactly 0 or 1 with positive chance::
 
     s     = sigmoid((ln u - ln(1 - u) + log_a) / temperature)        u uniform on (0, 1)
     gate  = min(1, max(0, s (high - low) + low))
@@ -31,14 +32,14 @@ RATE = 0.1  # Step size of Adam
 STRENGTH = 0.002
 START = 2.0  # Where logits start: P(open) = 0.94
 TEMPERATURE = 0.33
-STRETCH = (-0.1, 1.1)  # low and high
+STRETCH = (-0.1, 1.1)  # low and high of the formulas
 
 
 def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
-    """Rank heads by the logits that training under the penalty leaves, by Adam.
+    """Rank units by the logits that Adam leaves, when it lowers the loss and the penalty.
 
-    Every example of a batch draws gates (size, n_units) of its own. Training stops when the heads
-    that are more likely open than not have not changed for PATIENCE passes.
+    Every example of a batch draws gates of its own. Training stops when the units that are more
+    likely open than not have not changed for PATIENCE passes.
     """
     logits = torch.full((len(context.units),), START).requires_grad_(True)
     adam = torch.optim.Adam([logits], lr=RATE, betas=(0.9, 0.99))
@@ -47,9 +48,12 @@ def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
     unchanged = 0
     for epoch in range(1, EPOCHS + 1):
         for batch in context.calibration.batches(labels=False):
-            grid = context.units.expand(draw_gates(logits, batch.size, generator))
-            loss = batch.loss(grid.to(batch.gates("example"))).mean()
+            unit_gates = draw_gates(logits, batch.size, generator)  # [examples, n_units]
+            head_gates = context.units.expand(unit_gates)  # [examples, n_layers, n_heads]
+            like_the_model = batch.gates("example")  # gates of the right type, on its device
+            loss = batch.loss(head_gates.to(like_the_model)).mean()
             loss = loss + strength * open_probability(logits).sum()
+            # No backward(): that would fill the gradients of all weights, too.
             (logits.grad,) = torch.autograd.grad(loss, logits)
             adam.step()
         chosen = open_probability(logits.detach()) > 0.5

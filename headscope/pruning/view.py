@@ -1,4 +1,8 @@
-"""What is shown of ``prune``: the answer, then what stands behind it, and what was saved."""
+"""What is shown of ``prune``: the answer, then what stands behind it, and what was saved.
+
+:func:`blocks` is the terminal and the page; below stand what single heads show on the page
+(a ``Card`` of each, at its ``Place``: layer and head), a report's key numbers, and the files.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,10 @@ def _tables(result: PruneResult) -> Iterator[b.Block]:
 
 
 def _removed_map(result: PruneResult) -> Iterator[b.HeadMarks]:
-    """Mark the heads that are removed at the point that the answer speaks of."""
+    """Mark the heads that are removed at the point that the answer speaks of.
+
+    Scores tell which heads there are; without them, as for heads named by hand, nothing is shown.
+    """
     leading = leading_point(result)
     if leading is None or not result.scores:
         return
@@ -105,7 +112,8 @@ def _run_lines(result: PruneResult) -> str:
     counts = f"{data.examples:,} examples, {data.skipped:,} skipped"
     drawn = f"; {data.drawn}" if data.drawn else ""
     lines.append(f"Data    {data.name}: {counts}{drawn}")
-    if (calibration := result.calibration) is not None:
+    calibration = result.calibration
+    if calibration is not None:
         how = "with labels" if calibration.labels else "no labels used"
         lines.append(f"Chosen  on {calibration.name}: {calibration.examples:,} examples, {how}")
     full = f"Full    {number(result.baseline.value.value, metric)}"
@@ -126,7 +134,7 @@ def _stack_line(result: PruneResult) -> Iterator[str]:
 
 
 def _names_stacks(result: PruneResult) -> bool:
-    """Whether heads are named (stack, layer, head): the model has more than an encoder."""
+    """Whether heads are named (stack, layer, head), not (layer, head)."""
     for curve in result.curves:
         for point in curve.points:
             if point.heads_removed:
@@ -210,7 +218,8 @@ def _ranks(result: PruneResult, shown_stack: str, places: Sequence[Place]) -> di
     first = result.scores[0]
     for (stack, layer), row in zip(first.layers, first.values, strict=True):
         if stack == shown_stack:
-            # A row has a score for each head that its layer still has, whatever its number.
+            # Where heads were removed before, a layer may have heads 0, 2 and 5: its row has three
+            # scores in this order, then None.
             heads = [address for address in places if address[0] == layer]
             known = [score for score in row if score is not None]
             scores |= zip(heads, known, strict=False)
@@ -226,20 +235,23 @@ def _first_removals(result: PruneResult, shown_stack: str) -> dict[Place, tuple[
     curve = curves[0]
     first_removal: dict[Place, tuple[float, str]] = {}
     for point in sorted(curve.points, key=lambda point: point.fraction):
-        for *stack, layer, head in point.heads_removed:
-            if not stack or stack[0] == shown_stack:
+        for name in point.heads_removed:
+            # (layer, head) of an encoder, or (stack, layer, head).
+            stack, layer, head = name if len(name) == 3 else (shown_stack, *name)
+            if stack == shown_stack:
                 first_removal.setdefault((layer, head), (point.fraction, curve.method))
     return first_removal
 
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
-    """Yield what a search confirmed, and the headline's point compared with random heads."""
+    """Yield what was confirmed for a bounded loss, and the answer's point beside random heads."""
     metric = result.metric
     leading = leading_point(result)
     if leading is None or leading[0].method == "random":
         return
     curve, point = leading
-    if (search := result.max_drop) is not None:
+    search = result.max_drop
+    if search is not None:
         yield KeyNumber(
             f"heads confirmed to cost at most {amount(search.wanted, metric)} of {metric}",
             f"{search.count} of {result.n_heads}",
@@ -271,7 +283,7 @@ def _files(result: PruneResult) -> dict[str, bytes]:
     tests = () if result.max_drop is None else result.max_drop.looks
     rows_of = {
         "scores": _score_rows(result),
-        "max_drop": [columns(test, *vars(test)) for test in tests],
+        "max_drop": [columns(test, *vars(test)) for test in tests],  # all fields of each
         "areas": _area_rows(result),
     }
     tables = {"curves": to_csv(result)}

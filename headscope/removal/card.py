@@ -43,7 +43,7 @@ _HUB_TASKS_OF_HEADS = {
 MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
 #: Fields of the source's own card that still hold for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
-#: An absolute path, and its last part.
+#: An absolute path; its group is the last part: ``/home/ann/a.csv`` -> ``a.csv``.
 _ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
 
 
@@ -74,8 +74,9 @@ def card_text(
 ) -> str:
     """Put a card together: header, title, opening paragraphs, code, sections, command.
 
-    ``codes`` open the folder, whose path is FOLDER in them. ``command`` is the one that made the
-    folder; it is shown without this machine's folders.
+    ``codes`` are pieces of Python that open the folder, whose path is FOLDER in them. ``sections``
+    go by their titles. ``command`` is the one that made the folder; it is shown without this
+    machine's folders.
     """
     paragraphs = [f"---\n{header.to_yaml().strip()}\n---", f"# {title}", *opening, "## Opening it"]
     paragraphs += [f"```python\n{in_folder(code, 'path/to/this')}\n```" for code in codes]
@@ -87,7 +88,7 @@ def card_text(
 
 
 def sentence_tags(loaded: LoadedModel) -> list[str]:
-    """Return the hub's tags of a model that sentence-transformers opens."""
+    """Return the hub's tags for a model that sentence-transformers opens."""
     kind = "cross-encoder" if _is_cross_encoder(loaded) else "sentence-similarity"
     return ["sentence-transformers", kind]
 
@@ -117,14 +118,20 @@ def sentence_code(loaded: LoadedModel, options: str = "") -> str:
 def transformers_code(loaded: LoadedModel, opens: str) -> str:
     """Return three lines that open FOLDER by transformers and run a sentence.
 
-    ``opens`` says what has to open it: :data:`REMOTE`, a modelling file in the folder, or not.
+    ``opens`` is :data:`REMOTE` if the folder has a modelling file of its own.
     """
     head = loaded.task_head
     name = loaded.auto_class.__name__
     trust = ", trust_remote_code=True" if opens == REMOTE else ""
-    run = "model.generate" if head == "seq2seq" else "model"
-    output_of = {None: ".last_hidden_state", "question-answering": ".start_logits", "seq2seq": ""}
-    output = output_of.get(head, ".logits")
+    run = "model"
+    output = ".logits"
+    if head is None:
+        output = ".last_hidden_state"
+    elif head == "question-answering":
+        output = ".start_logits"
+    elif head == "seq2seq":
+        run = "model.generate"
+        output = ""
     return (
         f"from transformers import {name}, AutoTokenizer\n"
         f'model = {name}.from_pretrained("FOLDER"{trust})\n'
@@ -150,7 +157,7 @@ def without_folders(text: str) -> str:
 
 
 def inherited_header(loaded: LoadedModel) -> dict[str, Any]:
-    """Read what the source's card says of language and license; nothing if it cannot be read."""
+    """Return the language and license that the source's card states; empty if it has none."""
     card = None if loaded.folder is None else loaded.folder / CARD
     if card is None or not card.is_file():
         return {}
@@ -164,6 +171,6 @@ def inherited_header(loaded: LoadedModel) -> dict[str, Any]:
     for name in _INHERITED:
         value = header.get(name)
         texts = value if isinstance(value, list) else [value]
-        if texts and all(isinstance(text, str) for text in texts):
+        if texts and all(isinstance(text, str) for text in texts):  # nothing else is valid there
             inherited[name] = value
     return inherited

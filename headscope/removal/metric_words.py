@@ -1,5 +1,7 @@
 """Metrics in words: their names, their numbers with the digits that mean something, their changes.
 
+A metric goes by its key, such as ``spearman``. An ``Estimate`` is a value with its 95% interval.
+
 The terminal, the report and model cards share these sentences, so that they agree.
 """
 
@@ -29,7 +31,7 @@ METRIC_NAMES = {
     "bleu": "BLEU",
     "bleu_characters": "BLEU of characters",
 }
-#: The same in a sentence; a metric that is missing here is called by its key.
+#: What metrics are called in a sentence; one that is missing here is called by its key.
 SHORT_NAMES = {
     "cosine": "the cosine",
     "loss": "the loss",
@@ -53,7 +55,10 @@ def scale_of(metric: str) -> float | None:
 
 
 def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
-    """Write a value of a metric with the digits that mean something."""
+    """Write a value of a metric with the digits that mean something; ``short`` is one digit less.
+
+    0.98765 is ``0.9877`` as a cosine, ``0.988`` as a loss, ``0.99`` as an accuracy in percent.
+    """
     if value is None:
         return "-"
     digits = 2
@@ -80,19 +85,25 @@ def amount(value: float, metric: str) -> str:
         return "an unknown amount"
     unit = {"cosine": "", "loss": " nats"}.get(metric, " points")
     text = number(value, metric)
-    if value > 0 and not float(text):  # it is small, not nothing
-        return f"less than {text[:-1]}1{unit}"
+    is_rounded_to_zero = value > 0 and float(text) == 0
+    if is_rounded_to_zero:
+        smallest = f"{text[:-1]}1"  # 0.00 -> 0.01
+        return f"less than {smallest}{unit}"
     return f"{text}{unit}"
 
 
 def change_words(metric: str, change: Estimate | None) -> str:
-    """Say, from a change's interval, how much is lost at most; or what is gained, if it must be."""
+    """Say from the interval of a change how much is lost at most, or that something is gained.
+
+    Spearman with a change of -2.1 to 0.3: ``at most 2.10 points are lost (95%)``.
+    """
     name = SHORT_NAMES.get(metric, metric)
     if change is None or change.value is None or change.interval is None:
         return "what is lost at most is not known"
     low, high = change.interval
     less_is_better = scale_of(metric) is None
-    most_lost = 0.0 + (high if less_is_better else -low)  # no -0.0
+    most_lost = high if less_is_better else -low
+    most_lost += 0.0  # makes 0.0 of -0.0
 
     # The whole interval lies on the better side: something is gained.
     if most_lost < 0:

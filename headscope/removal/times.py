@@ -1,18 +1,19 @@
 """How fast a model is compared with the whole one, on batches of the evaluation texts' lengths.
 
-Another program, or a warm processor, changes the speed of a machine for seconds at a time. Models
-that take turns see the same of it, so what is compared is always what ran side by side: adjacent
-pairs of runs, first one and then the other. The estimate is the median of the ratio whole / cut
-over pairs: a run that was interrupted spoils one pair.
+The whole model has all of its heads or layers, the cut one fewer. Another program, or a warm
+processor, changes the speed of a machine for seconds at a time. Models that take turns see the same
+of it, so they run in rounds: in each the whole model runs a few batches, and the cut model the
+same texts. The estimate is the median over rounds of the ratio whole / cut: a run that was
+interrupted spoils one round.
 
-Pairs close in time still resemble each other: where a machine changes its pace, the ratio has one
-value for a while and then another, and a bootstrap over pairs would not know how many more such
-values there are. So the run is cut into :data:`PARTS` consecutive parts, and the interval reaches
-from the lowest to the highest of their medians: its lower end lies above the true median only if
-all of the parts' medians do. For independent pairs the probability of that is 2^-12, far less than
-2.5%; the margin is for pairs that resemble each other. ``tests/bench/speeds.py`` counts how often
-either end is wrong, on machines of several kinds. What lasts longer than the whole run (a machine
-that is slow for minutes) no run can see.
+Rounds close in time still resemble each other: where a machine changes its pace, the ratio has one
+value for a while and then another, and a bootstrap over rounds would not know how many more such
+values there are. So the rounds are cut into :data:`PARTS` consecutive parts, and the interval
+reaches from the lowest to the highest of their medians: its lower end lies above the true median
+only if all of the parts' medians do. For independent rounds the probability of that is 2^-12, far
+less than 2.5%; the margin is for rounds that resemble each other. ``tests/bench/speeds.py`` counts
+how often either end is wrong, on machines of several kinds. What lasts longer than all rounds (a
+machine that is slow for minutes) no run can see.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from headscope.models.run.implementation import own_implementation, use_implemen
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import Estimate
 
-PARTS = 12  # Consecutive parts of a run, whose medians the interval spans
-ENOUGH = 5 * PARTS  # Rounds (pairs of runs) that an interval needs
-FEWEST = ENOUGH  # Rounds of a run, at least
-_MOST = 2  # Rounds of a run, at most, as a multiple of the fewest
-_BATCHES = 3  # Batches in a round
+PARTS = 12  # Consecutive parts of the rounds, whose medians the interval spans
+ENOUGH = 5 * PARTS  # Rounds that an interval needs
+FEWEST = ENOUGH  # Rounds at least
+_MOST = 2  # Rounds at most, as a multiple of the fewest
+_BATCHES = 3  # Batches that each model runs in a round
 _SECONDS = 15.0  # After which no further round is started, if there are the fewest
 
 Pass = Callable[[], object]  # Runs one model over one batch
@@ -51,9 +52,9 @@ TimedModel = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
 class Times(NamedTuple):
     """How fast a model is."""
 
-    speed: Estimate  # How many times as fast as the whole model in torch, over pairs of runs
-    ms: Estimate  # Milliseconds a text, at the machine's pace during these runs
-    ms_of_whole: Estimate  # The same of the whole model
+    speed: Estimate  # How many times as fast as the whole model in torch, over rounds
+    ms: Estimate  # Milliseconds a text, at the machine's pace during these rounds
+    ms_of_whole: Estimate  # Milliseconds a text of the whole model
 
     def of_whole(self) -> Times:
         """Return the times of the whole model itself."""
@@ -96,7 +97,7 @@ def times(
     # Compare the models round by round.
     by_round = seconds.sum(axis=2)  # (rounds, models)
     whole_seconds = by_round[:, 0]
-    cut_seconds = by_round[:, -1]
+    cut_seconds = by_round[:, -1]  # without a cut model those of the whole one again
     return Times(
         speed=median_interval(whole_seconds / cut_seconds),
         ms=median_interval(1e3 * cut_seconds / n_texts),
@@ -145,7 +146,8 @@ def timed_in_turns(
 def length_batches(rows: Sequence[Row], size: int, seed: int | None = None) -> list[list[int]]:
     """Return batches of text indices, sorted by length, as is usual for little padding.
 
-    Texts of equal length stand in the order of the data, or in one that is drawn with ``seed``.
+    Lengths 5, 2, 9, 2 in batches of 2 -> [[1, 3], [0, 2]]. Texts of equal length stand in the order
+    of the data, or in one that is drawn with ``seed``.
     """
     order = list(range(len(rows)))
     if seed is not None:

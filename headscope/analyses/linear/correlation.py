@@ -1,7 +1,7 @@
-"""Whether two numbers of heads go together, within layers.
+"""Whether two properties of heads go together, within layers: key coherence and error, say.
 
-Each layer's correlation r becomes Fisher's z = arctanh r; the mean z over layers has an interval by
-Student's t, and tanh brings both back.
+A property is a number for each head. Each layer's correlation r becomes Fisher's z = arctanh r; the
+mean z over layers has an interval by Student's t, and tanh brings both back.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headscope.core.rounding import ROUNDING, tied
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import t_half_width
 
-LAYERS = 4  # Fewer layers than this give no interval.
-HEADS = 4  # A layer with fewer heads than this is left out.
+FEWEST_LAYERS = 4  # Fewer layers than this give no interval.
+FEWEST_HEADS = 4  # A layer with fewer heads than this is left out.
 
 
 class Correlated(NamedTuple):
@@ -26,15 +26,16 @@ class Correlated(NamedTuple):
 
     estimate: Estimate  # tanh of the mean z, and of the ends of its interval
     p: float | None = None  # Two-sided, by the same t; None where there is no interval.
-    layers: int = 0  # How many count.
+    layers: int = 0  # Layers whose correlation could be measured.
 
 
 def correlate(
     x: Array, y: Array, layer: Array, *, ranks: bool, fixed: Array | None = None
 ) -> Correlated:
-    """Correlate two numbers of heads within their layers, holding ``fixed`` constant.
+    """Correlate the properties ``x`` and ``y`` within layers, holding ``fixed`` constant.
 
-    ``ranks`` asks for Spearman's correlation, else it is Pearson's.
+    ``layer`` is the layer of each head. ``ranks`` asks for Spearman's correlation, else it is
+    Pearson's.
 
     Shapes: ``x``, ``y``, ``layer``, ``fixed`` (heads,).
     """
@@ -44,9 +45,9 @@ def correlate(
         known &= np.isfinite(fixed)
     by_layer = []
     n_heads = []
-    for number in np.unique(layer):
-        in_layer = known & (layer == number)
-        if in_layer.sum() < HEADS:
+    for one_layer in np.unique(layer):
+        in_layer = known & (layer == one_layer)
+        if in_layer.sum() < FEWEST_HEADS:
             continue
         fixed_values = [] if fixed is None else [fixed[in_layer]]
         r = _correlation(x[in_layer], y[in_layer], fixed_values, ranks)
@@ -56,30 +57,33 @@ def correlate(
     if not by_layer:
         return Correlated(UNKNOWN)
 
-    # Average Fisher's z. A correlation of 1 has none, and few heads can be ranked alike by chance:
-    # it counts as 1 less half of the smallest step that Spearman's can take.
+    # Average Fisher's z. That of a correlation of 1 is infinite, and few heads can be ranked alike
+    # by chance: 1 counts as 1 less half of the smallest step that Spearman's can take,
+    # 12 / (n^3 - n) for n heads.
     n_layers = len(by_layer)
-    size = np.array(n_heads, dtype=float)
-    most = 1 - 6 / (size**3 - size)
-    z = np.arctanh(np.clip(by_layer, -most, most))
+    n = np.array(n_heads, dtype=float)
+    largest = 1 - 6 / (n**3 - n)
+    z = np.arctanh(np.clip(by_layer, -largest, largest))
     mean = float(z.mean())
-    if n_layers < LAYERS:
+    if n_layers < FEWEST_LAYERS:
         return Correlated(Estimate(float(np.tanh(mean))), layers=n_layers)
 
     # Its interval, and p, by how far the layers differ.
     error = float(z.std(ddof=1)) / np.sqrt(n_layers)
-    if error <= ROUNDING * abs(mean):  # all layers equal: use the spread of independent heads
-        error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n_layers
-    half_width = float(t_half_width(error, n_layers, LAYERS))
+    if error <= ROUNDING * abs(mean):
+        # All layers are equal: take the variance of z over independent heads, 1 / (n - 3).
+        variances = 1 / np.maximum(n - 3, 1)
+        error = float(np.sqrt(variances.sum())) / n_layers
+    half_width = float(t_half_width(error, n_layers, FEWEST_LAYERS))
     p = 2 * float(stdtr(n_layers - 1, -abs(mean) / error)) if error else 1.0
     value, low, high = np.tanh([mean, mean - half_width, mean + half_width]).tolist()
     return Correlated(Estimate(value, low, high), p, n_layers)
 
 
 def _correlation(x: Array, y: Array, fixed: Sequence[Array], ranks: bool) -> float:
-    """Correlate two numbers of one layer's heads; NaN where one is constant.
+    """Correlate two properties of one layer's heads; NaN where one is constant.
 
-    What ``fixed`` explains of both by least squares is taken away first.
+    What the properties ``fixed`` explain of both by least squares is taken away first.
     """
     if _is_constant(x) or _is_constant(y):
         return np.nan
@@ -98,8 +102,12 @@ def _is_constant(values: Array) -> bool:
 
 
 def _residual(values: Array, design: Array) -> Array:
-    """Return what a fit leaves of values, at length 1; NaN where that is nothing but rounding."""
-    residual = values - design @ np.linalg.lstsq(design, values, rcond=None)[0]
+    """Return what a least-squares fit by the columns of ``design`` leaves of values, at length 1.
+
+    NaN where that is nothing but rounding.
+    """
+    coefficients = np.linalg.lstsq(design, values, rcond=None)[0]
+    residual = values - design @ coefficients
     length = np.linalg.norm(residual)
     if length <= ROUNDING * np.linalg.norm(values):
         return np.full(len(values), np.nan)
@@ -107,7 +115,7 @@ def _residual(values: Array, design: Array) -> Array:
 
 
 def _ranks(values: Array) -> Array:
-    """Rank values from 1; equal ones get the mean of their ranks."""
+    """Rank values from 1; equal ones get the mean of their ranks: 5, 7, 7 -> 1, 2.5, 2.5."""
     ordered = np.sort(values)  # scipy.stats, which has this too, takes half a second to load
     smaller = np.searchsorted(ordered, values)
     not_larger = np.searchsorted(ordered, values, "right")

@@ -1,19 +1,20 @@
 r"""Linear forms of attention: a feature map in place of the softmax.
 
-With phi a feature map and s the scale of the model's scores::
+With phi a feature map, and q and k multiplied by the root of the scale of the model's scores, query
+i gives key j a weight, and puts out a weighted sum of the values, over the keys that i may see::
 
-    y_i = sum_j v_j (phi(k_j sqrt(s)) . phi(q_i sqrt(s)))          over the keys that i may see
-    y_i / (sum_j phi(k_j sqrt(s)) . phi(q_i sqrt(s)))              normalised
+    w_ij = phi(q_i) . phi(k_j)
+    y_i  = sum_j w_ij v_j            normalised: y_i = sum_j w_ij v_j / sum_j w_ij
 
-so that with phi(x) = x the weights are the model's own scores. What is summed over j does not
-depend on the query, so a head could keep ``sum_j phi(k_j) v_j^T``, d_head x d_head numbers however
-long the text is: its fast weights. A bias that a model adds to its scores has no place in such a
-sum and is left out.
+With phi(x) = x the weights are the model's own scores. What is summed over j does not depend on
+the query, so a head could keep ``sum_j phi(k_j) v_j^T``, d_head x d_head numbers however long the
+text is: its fast weights. A bias that a model adds to its scores has no place in such a sum and is
+left out.
 
 ====================  ==========================================================================
 ``linear``            phi(x) = x: the softmax removed; weights may be negative, so not normalised
-``first-order``       phi(x) = (1, x), normalised: weights 1 + s k_j . q_i, which is what a
-                      softmax of small scores is; they may be negative, and their sum as well
+``first-order``       phi(x) = (1, x), normalised: weights 1 + q_i . k_j, which is what a softmax
+                      of small scores is; they may be negative, and their sum as well
 ``elu``               phi(x) = elu(x) + 1
 ``relu``              phi(x) = max(x, 0)
 ``exp``               phi(x) = exp(x), entry by entry
@@ -72,12 +73,15 @@ AVERAGES = (*(form for form in FORMS if form.endswith(_NORMALISED)), EVEN)
 def linear_attention(
     form: str, q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: Mask = None
 ) -> Tensor:
-    """Compute z of a linear form, in single precision at least.
+    """Compute what a head puts out in a linear form, in single precision at least.
+
+    ``scale`` is that of the model's scores. ``mask`` is boolean or additive, as for a softmax; only
+    which keys it hides counts.
 
     Shapes: ``q`` (..., query_pos, d_head), ``k``, ``v`` (..., key_pos, d_head); returns (...,
     query_pos, d_head).
     """
-    # The weight of every key for every query.
+    # The weight of every key for every query, [..., query_pos, key_pos].
     if form == EVEN:
         weights = wide(q).new_ones(*q.shape[:-1], k.shape[-2])
     else:
@@ -87,10 +91,11 @@ def linear_attention(
     if mask is not None:
         weights = weights * visible(mask).to(weights)
 
-    # Their sum is 1 where the form is normalised.
+    # Their sum is 1 where the form is normalised. Weights of both signs may cancel: where the sum
+    # is only rounding they become 0, as nothing can be divided by it.
     if form in (EVEN, FIRST_ORDER) or form.endswith(_NORMALISED):
         total = weights.sum(-1, keepdim=True)
-        # Weights of both signs may cancel: nothing is divided by a sum that is only rounding.
         cancelled = total.abs() <= 16 * EPS * weights.abs().sum(-1, keepdim=True)
-        weights = torch.where(cancelled, 0.0, weights / torch.where(cancelled, 1.0, total))
+        divisor = torch.where(cancelled, 1.0, total)
+        weights = torch.where(cancelled, 0.0, weights / divisor)
     return weights @ v.to(weights)

@@ -1,11 +1,13 @@
 """The numbers of ``linear`` with their intervals: what other sentences would have given.
 
-From the sums of :class:`~headscope.analyses.linear.measure.LinearSums` to the fields of the result.
+:class:`Resamples` makes the fields of the result from a ``LinearSums``, which holds what was
+measured of every head, sentence by sentence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from headscope.analyses.linear.result import (
     LinearError,
     StoredKeys,
 )
-from headscope.analyses.linear.stored_keys import STORED
+from headscope.analyses.linear.stored_keys import READOUTS
 from headscope.core.accumulator import Array
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import UNKNOWN, Estimate
@@ -26,15 +28,25 @@ from headscope.stats.metrics import resampled
 from headscope.stats.paired_change import resampled_estimate
 from headscope.stats.statistics import FEWEST_DRAWS, finite, jackknife, ratio, t_half_width
 
-#: What each correlation is of: the number, the form and fit of the error, what is held constant.
-PAIRS = (
-    ("coherence", "linear", "scaled", ""),
-    ("coherence_centred", "linear", "scaled", ""),
-    ("entropy", "linear", "scaled", ""),
-    ("coherence", "linear", "scaled", "entropy"),
-    ("coherence", "linear", "error", ""),
-    ("coherence", "first-order", "scaled", ""),
-    ("coherence", "elu-normalised", "scaled", ""),
+
+class Correlation(NamedTuple):
+    """A property of heads, and the error of a form that it is correlated with."""
+
+    number: str  # The property, by its name in the result
+    form: str
+    fit: str = "scaled"  # The form at its best scale, or its ``error`` as it is
+    fixed: str | None = None  # A property that is held constant
+
+
+#: What is correlated; the first is what the claim is decided by.
+CORRELATIONS = (
+    Correlation("coherence", "linear"),
+    Correlation("coherence_centred", "linear"),
+    Correlation("entropy", "linear"),
+    Correlation("coherence", "linear", fixed="entropy"),
+    Correlation("coherence", "linear", fit="error"),
+    Correlation("coherence", "first-order"),
+    Correlation("coherence", "elu-normalised"),
 )
 
 
@@ -43,33 +55,35 @@ class Resamples:
 
     Means over sentences have a bootstrap: the first axis of their arrays is 1 + resamples, the text
     itself first. Errors of forms, whose scales and means are fitted to the sentences, have a
-    jackknife: all sentences but one.
+    jackknife: the text without one sentence, for each of them. ``seed`` draws the bootstrap.
     """
 
     def __init__(self, sums: LinearSums, seed: int) -> None:
         n = len(sums.tokens)
-        # The "metric" here is the identity: it returns the counts of each bootstrap resample.
-        drawn = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
+        # ``resampled`` hands a metric how often each example was drawn; only that is needed.
+        drawn_counts = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
         #: How often each sentence counts, (1 + resamples, sentences).
-        self._counts = np.concatenate([np.ones((1, n)), drawn])
-        self._lines = int((sums.tokens > 1).sum())
-        #: Of forms, by fit: (heads, forms), and without each sentence (sentences, heads, forms).
+        self._counts = np.concatenate([np.ones((1, n)), drawn_counts])
+        self._sentences_with_pairs = int((sums.tokens > 1).sum())  # Of two tokens or more
+        #: Errors of forms, by fit: (heads, forms), without each sentence (sentences, heads, forms).
         self.errors = sums.errors()
-        #: Numbers of heads by their names in the result, (1 + resamples, heads).
+        #: Properties of heads by their names in the result, (1 + resamples, heads).
         self.numbers = {
-            "coherence": _mean(self._counts, sums.coherence),
-            "coherence_centred": _mean(self._counts, sums.coherence_centred),
-            "entropy": _mean(self._counts, sums.entropy),
+            "coherence": _mean_over_sentences(self._counts, sums.coherence),
+            "coherence_centred": _mean_over_sentences(self._counts, sums.coherence_centred),
+            "entropy": _mean_over_sentences(self._counts, sums.entropy),
         }
         #: Errors of reading back, (1 + resamples, heads, readouts).
-        self.stored = _mean(self._counts, sums.stored)
-        self.scales = sums.scales()
-        self.rows = sums.rows
+        self.stored = _mean_over_sentences(self._counts, sums.stored)
+        self.scales = sums.scales()  # (heads, forms)
+        self.rows = sums.rows  # The layer of each head, as the row of its site: (heads,)
 
     def estimate(self, values: Array) -> Estimate:
         """Make an estimate from the text's value and those of its resamples, (1 + resamples,)."""
         value = finite(float(values[0]))
-        return UNKNOWN if value is None else resampled_estimate(value, values[1:], self._lines)
+        if value is None:
+            return UNKNOWN
+        return resampled_estimate(value, values[1:], self._sentences_with_pairs)
 
     def heads(self, loaded: LoadedModel) -> Iterator[HeadLinear]:
         """Describe every head."""
@@ -89,7 +103,7 @@ class Resamples:
                 i += 1
 
     def form_errors(self, head: int | None = None) -> tuple[LinearError, ...]:
-        """Describe every form, of one head or as the mean of all."""
+        """Describe every form, of one head or (None) as the mean of all."""
         errors = self._estimates("error", head)
         scaled_errors = self._estimates("scaled", head)
         linear_errors = []
@@ -99,13 +113,13 @@ class Resamples:
         return tuple(linear_errors)
 
     def _estimates(self, fit: str, head: int | None) -> list[Estimate]:
-        """Return the error of every form, of one head or as the mean of all.
+        """Return the error of every form, of one head or (None) as the mean of all.
 
         Only forms whose output is an average have an interval (:data:`AVERAGES`).
         """
-        of_all, without_each = self.errors[fit]
-        values = _one_or_mean(of_all, head, axis=0)
-        low, high = jackknife(values, _one_or_mean(without_each, head, axis=1))
+        whole_text, without_each = self.errors[fit]
+        values = _head_or_mean(whole_text, head, axis=0)  # (forms,)
+        low, high = jackknife(values, _head_or_mean(without_each, head, axis=1))
         estimates = []
         for i, form in enumerate(FORMS_AND_EVEN):
             estimate = Estimate(finite(float(values[i])))
@@ -115,8 +129,8 @@ class Resamples:
         return estimates
 
     def stored_keys(self, head: int | None = None) -> StoredKeys:
-        """Describe the errors of reading back, of one head or as the mean of all."""
-        by_readout = _one_or_mean(self.stored, head, axis=1).T  # in the order of STORED
+        """Describe the errors of reading back, of one head or (None) as the mean of all."""
+        by_readout = _head_or_mean(self.stored, head, axis=1).T  # in the order of READOUTS
         linear, least_squares, softmax, softmax_own = by_readout
         return StoredKeys(
             linear=self.estimate(linear),
@@ -128,24 +142,26 @@ class Resamples:
         )
 
     def mean_number(self, name: str) -> float | None:
-        """Return one of the numbers, mean over heads."""
-        return finite(float(_one_or_mean(self.numbers[name][0], axis=0)))
+        """Return a property of the text itself, mean over heads."""
+        return finite(float(_head_or_mean(self.numbers[name][0], axis=0)))
 
     def correlations(self) -> Iterator[HeadCorrelation]:
         """Correlate properties of heads' keys with the errors of their linear forms."""
-        numbers = {name: values[0] for name, values in self.numbers.items()}
-        for number, form, fit, fixed in PAIRS:
-            errors, _ = self.errors[fit]
-            x = numbers[number]
-            y = errors[:, FORMS_AND_EVEN.index(form)]
-            fixed_values = numbers.get(fixed)
-            pearson = correlate(x, y, self.rows, ranks=False, fixed=fixed_values)
-            spearman = correlate(x, y, self.rows, ranks=True, fixed=fixed_values)
+        properties = {
+            name: values[0] for name, values in self.numbers.items()
+        }  # of the text itself
+        for correlation in CORRELATIONS:
+            errors, _ = self.errors[correlation.fit]
+            x = properties[correlation.number]
+            y = errors[:, FORMS_AND_EVEN.index(correlation.form)]
+            fixed = None if correlation.fixed is None else properties[correlation.fixed]
+            pearson = correlate(x, y, self.rows, ranks=False, fixed=fixed)
+            spearman = correlate(x, y, self.rows, ranks=True, fixed=fixed)
             yield HeadCorrelation(
-                number=number,
-                form=form,
-                fit=fit,
-                given=fixed,
+                number=correlation.number,
+                form=correlation.form,
+                fit=correlation.fit,
+                given=correlation.fixed or "",
                 heads=len(self.rows),
                 pearson=pearson.estimate,
                 spearman=spearman.estimate,
@@ -154,14 +170,17 @@ class Resamples:
             )
 
     def over_random(self, random: Sequence[LinearSums]) -> Estimate:
-        """Return how much more the linear sum errs beyond a softmax than with random weights.
+        """Compare how much more a linear sum errs than a softmax: this model less random weights.
 
-        The bootstrap interval over sentences is widened by how far another draw of random weights
-        may lie from the mean of these (Student's t), so that random weights would lie inside.
+        ``random`` has what was measured of each draw of random weights. The bootstrap interval over
+        sentences is widened by how far another draw may lie from the mean of these (Student's t),
+        so that random weights would lie inside.
         """
-        excess_of_draws = np.stack(
-            [_linear_minus_softmax(_mean(self._counts, sums.stored)) for sums in random]
-        )
+        excesses = []
+        for sums in random:
+            stored = _mean_over_sentences(self._counts, sums.stored)
+            excesses.append(_linear_minus_softmax(stored))
+        excess_of_draws = np.stack(excesses)  # (draws, 1 + resamples)
         gap = self.estimate(_linear_minus_softmax(self.stored) - excess_of_draws.mean(0))
         if gap.value is None or gap.low is None or gap.high is None:
             return Estimate(gap.value)
@@ -174,22 +193,29 @@ class Resamples:
 
 
 def _linear_minus_softmax(stored: Array) -> Array:
-    """Subtract errors of reading back (1 + resamples, heads, readouts); mean over heads."""
-    linear = stored[..., STORED.index("scaled-sum")]
-    softmax = stored[..., STORED.index("softmax")]
-    return _one_or_mean(linear - softmax, axis=1)
+    """Subtract a softmax's errors of reading back from a linear sum's; mean over heads.
+
+    ``stored`` (1 + resamples, heads, readouts); returns (1 + resamples,).
+    """
+    linear = stored[..., READOUTS.index("scaled-sum")]
+    softmax = stored[..., READOUTS.index("softmax")]
+    return _head_or_mean(linear - softmax, axis=1)
 
 
-def _mean(counts: Array, values: Array) -> Array:
-    """Average (sentences, ...) over sentences for each resample; NaN is left out."""
+def _mean_over_sentences(counts: Array, values: Array) -> Array:
+    """Average values (sentences, ...) for each resample of the sentences; NaN is left out.
+
+    ``counts`` (resamples, sentences) says how often each counts; returns (resamples, ...).
+    """
     known = np.isfinite(values)
-    flat = np.where(known, values, 0.0).reshape(len(values), -1)
-    mean = ratio(counts @ flat, counts @ known.reshape(len(values), -1))
+    flat_values = np.where(known, values, 0.0).reshape(len(values), -1)
+    flat_known = known.reshape(len(values), -1)
+    mean = ratio(counts @ flat_values, counts @ flat_known)
     return mean.reshape(-1, *values.shape[1:])
 
 
-def _one_or_mean(values: Array, head: int | None = None, *, axis: int) -> Array:
-    """Take one head along an axis, or the mean of the heads that have a number."""
+def _head_or_mean(values: Array, head: int | None = None, *, axis: int) -> Array:
+    """Take one head along an axis; for None the mean of the heads that have a number."""
     if head is not None:
         return np.asarray(values.take(head, axis))
     known = np.isfinite(values)

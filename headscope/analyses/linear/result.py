@@ -1,4 +1,9 @@
-"""What ``headscope linear`` measured, as values."""
+"""What ``headscope linear`` measured, as values.
+
+An ``Estimate`` is a value with its 95% interval; an ``Effect`` is what a changed model does to the
+output: the cosine to the unchanged model's embedding, and the task's metric. ``Compare`` names a
+field for comparisons of two results.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +60,7 @@ class HeadLinear(Head):
     #: The same after the mean of the sentence's keys is taken away.
     coherence_centred: Annotated[Estimate, Compare("key coherence without mean")]
     entropy: Estimate  # Of the pattern's rows over the largest they can have
-    stored: StoredKeys  # Values read back by its keys
+    stored: StoredKeys  # Values stored under its keys and read back
 
     def error(self, form: str) -> LinearError:
         """Return the errors of one form."""
@@ -78,18 +83,18 @@ class HeadCorrelation:
     number: str  # ``coherence``, ``coherence_centred`` or ``entropy``
     form: str  # The form whose error it is: ``linear``, say
     fit: str  # ``error`` of the form as it is, or ``scaled`` by the best scale
-    given: str  # What is held constant: ``entropy`` or nothing
-    heads: int  # How many
+    given: str  # What is held constant: ``entropy``; "" for nothing
+    heads: int  # Heads of the model
     #: Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
     #: four.
     pearson: Estimate
     spearman: ComparedEstimate
     p: float | None  # Of Spearman's, two-sided, by the same t
-    layers: int  # Layers that count
+    layers: int  # Layers whose correlation could be measured
 
     @property
     def name(self) -> str:
-        """Of both numbers: ``coherence and linear scaled given entropy``."""
+        """What is correlated: ``coherence and linear scaled given entropy``."""
         suffix = f" given {self.given}" if self.given else ""
         return f"{self.number} and {self.form} {self.fit}{suffix}"
 
@@ -104,14 +109,14 @@ class KeyMemory:
     #: Mean of 0.5 ||v - v^||^2, over heads; interval Student's t over stretches of text.
     error: Annotated[Estimate, Compare("error of reading back")]
     random: float | None  # The closed form for N random unit keys; None where there is none
-    stretches: int  # Of text
+    stretches: int  # Stretches of N tokens that were measured
 
 
 @dataclass(frozen=True)
 class LinearControl:
     """The same architecture with random weights, on the same text."""
 
-    seed: int  # Of the weights
+    seed: int  # Seed of the first draw of weights
     coherence: float | None  # Mean over heads
     coherence_centred: float | None  # Mean over heads
     correlations: tuple[HeadCorrelation, ...]  # As for the model
@@ -119,7 +124,7 @@ class LinearControl:
     #: ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
     #: interval holds what another draw may give as well.
     over_random: Estimate
-    draws: int  # Of random weights that this is a mean over
+    draws: int  # How many random weights were drawn for ``over_random``
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,8 +186,10 @@ class LinearResult(Measured):
         """One row per number of keys and readout (pandas)."""
         import pandas as pd
 
-        rows = ({**vars(row), **estimated_columns("error", row.error)} for row in self.memory)
-        return pd.DataFrame(rows)
+        return pd.DataFrame(
+            {**vars(key_memory), **estimated_columns("error", key_memory.error)}
+            for key_memory in self.memory
+        )
 
     def correlations_frame(self) -> pandas.DataFrame:
         """One row per correlation, of the model and of random weights (pandas)."""

@@ -1,4 +1,10 @@
-"""``headscope linear``: the same layers without their softmax, and with other feature maps."""
+"""``headscope linear``: the same layers without their softmax, and with other feature maps.
+
+The model runs three times: as it is, while every head is watched (:class:`Observed`); with every
+linear form in all heads; and with random weights, as a control. ``Effects``, from
+:mod:`headscope.session.exchanged_heads`, has the text in batches and runs the model over it. A
+``Formula`` computes what heads put out from their ``HeadInputs``: q, k, v, mask and scale.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,7 @@ from headscope.session.exchanged_heads import Effects, open_for_exchange
 from headscope.session.opening import Model
 
 CONTROLS = 5  # How often random weights are drawn.
-MOST_KEYS = 4096  # Tokens, from the first of the text, under whose keys values are stored.
+MOST_KEYS = 4096  # Tokens, from the beginning of the text, under whose keys values are stored.
 
 
 def run(model: Model, options: LinearOptions) -> LinearResult:
@@ -52,13 +58,14 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     for mean_error, effect in zip(resamples.form_errors(), form_effects, strict=True):
         forms.append(LinearForm(mean_error, effect))
 
-    # Describe heads before the control, which may take the model's place in memory.
+    # Describe heads before the control, which may take the model's place in memory: not that of a
+    # model that the caller holds.
     heads = tuple(resamples.heads(loaded))
     control = None
     if options.control:
-        one_in_memory = isinstance(model, str | Path)
+        may_overwrite = isinstance(model, str | Path)
         control = random_control(
-            loaded, effects, resamples, options.seed, one_in_memory=one_in_memory
+            loaded, effects, resamples, options.seed, may_overwrite=may_overwrite
         )
     return LinearResult(
         **opened.common,
@@ -75,45 +82,46 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
 
 
 class Observed:
-    """What is seen of a model while it runs unchanged."""
+    """What is seen of a model while it runs unchanged: sums of every head, and its first keys."""
 
     def __init__(self, loaded: LoadedModel, effects: Effects) -> None:
         self._masks = [mask for _, mask in effects.batches]
-        n_heads = heads_by_row(loaded)
-        self._rows = list(n_heads)
-        weights = loaded.sites[self._rows[0]].weights()
-        self.d_head = weights.d_head
+        self._n_heads = heads_by_row(loaded)
+        self.d_head = loaded.sites[min(self._n_heads)].weights().d_head
         #: Errors of every form, coherence, entropy.
-        self.sums = LinearSums(n_heads, self._masks, width=weights.W_V.shape[-1])
+        self.sums = LinearSums(self._n_heads, self._masks, width=width_of_z(loaded))
         #: Whether the model adds to its scores what no linear form can.
         self.biased = False
         #: The keys of the text's first tokens, (tokens, heads, d_head), by batch and row of site.
         self._keys: dict[tuple[int, int], Tensor] = {}
-        #: How many keys of each batch are stored: up to MOST_KEYS of all batches; none below 0.
+        #: How many keys of each batch are stored, at most: what is left of MOST_KEYS.
         self._keys_to_store = []
-        missing = MOST_KEYS
+        n_to_store = MOST_KEYS
         for mask in self._masks:
-            self._keys_to_store.append(missing)
-            missing -= int(mask.sum())
+            self._keys_to_store.append(n_to_store)
+            n_to_store = max(n_to_store - int(mask.sum()), 0)
 
     def see(self, batch: int, inputs: HeadInputs, z: Tensor) -> None:
-        """Note what the heads of a site attend with in a batch, and their z."""
+        """Note what the heads of a site attend with in a batch, by its number, and their z."""
         self.sums.update(batch, inputs, z)
         n_keys = self._keys_to_store[batch]
         if n_keys > 0:
-            keys = inputs.k.transpose(1, 2)[self._masks[batch].bool()]  # (tokens, heads, d_head)
-            self._keys[batch, inputs.site.row] = keys[:n_keys].cpu()
+            real = self._masks[batch].bool()  # [batch, pos]
+            keys_by_token = inputs.k.transpose(1, 2)  # [batch, pos, heads, d_head]
+            self._keys[batch, inputs.site.row] = keys_by_token[real][:n_keys].cpu()
         mask = inputs.mask
         if mask is not None and mask.dtype != torch.bool:
             self.biased |= bool((mask[visible(mask)] != 0).any())
 
     def first_keys(self) -> list[Tensor]:
         """Return every site's first keys as they follow in the text, (tokens, heads, d_head)."""
-        keys = []
-        for row in self._rows:
-            batches = [self._keys[key] for key in sorted(self._keys) if key[1] == row]
-            keys.append(torch.cat(batches))
-        return keys
+        keys_by_site = []
+        for site_row in self._n_heads:
+            keys_by_batch = [
+                self._keys[batch, row] for batch, row in sorted(self._keys) if row == site_row
+            ]
+            keys_by_site.append(torch.cat(keys_by_batch))
+        return keys_by_site
 
     def forget_keys(self) -> None:
         """Free the memory of the keys."""
@@ -125,6 +133,12 @@ def heads_by_row(loaded: LoadedModel) -> dict[int, int]:
     return {site.row: site.n_heads for site in loaded.sites if site.n_heads}
 
 
+def width_of_z(loaded: LoadedModel) -> int:
+    """Return how many numbers a head puts out, the same in all sites."""
+    first_row = min(heads_by_row(loaded))
+    return loaded.sites[first_row].weights().W_V.shape[-1]
+
+
 def _linear_formula(form: str, sums: LinearSums, scales: Array) -> Formula:
     """Attend in a linear form, each head times its own best scale; ``scales`` (heads,)."""
 
@@ -132,7 +146,7 @@ def _linear_formula(form: str, sums: LinearSums, scales: Array) -> Formula:
         y = linear_attention(
             form, inputs.q, inputs.k, inputs.v, scale=inputs.scale, mask=inputs.mask
         )
-        best = torch.from_numpy(scales[sums.indices(inputs)])
+        best = torch.from_numpy(scales[sums.indices(inputs)])  # (heads,)
         # The sum may be too large for half precision before it is scaled.
         return (y * best[:, None, None].to(y)).to(inputs.v)
 
@@ -141,7 +155,7 @@ def _linear_formula(form: str, sums: LinearSums, scales: Array) -> Formula:
 
 def _constant_formula(sums: LinearSums) -> Formula:
     """Put out each head's mean z, whatever it reads."""
-    means = sums.mean()
+    means = sums.mean_z()
 
     def attend(inputs: HeadInputs) -> Tensor:
         mean = torch.from_numpy(means[sums.indices(inputs)])  # (heads, d_head)
@@ -156,23 +170,24 @@ def random_control(
     resamples: Resamples,
     seed: int,
     *,
-    one_in_memory: bool,
+    may_overwrite: bool,
 ) -> LinearControl:
     """Measure the same architecture with random weights, drawn several times, on the same text.
 
-    All draws but the first serve only the errors of reading back values. With ``one_in_memory``
-    each draw takes the place of the model before it, ``loaded`` too.
+    All draws but the first serve only the errors of reading back values. With ``may_overwrite``
+    each draw takes the place of the model before it in memory, that of ``loaded`` too.
     """
     masks = [mask for _, mask in effects.batches]
     n_heads = heads_by_row(loaded)
-    width = loaded.sites[min(n_heads)].weights().W_V.shape[-1]
+    width = width_of_z(loaded)
     draws = []
     for draw in range(CONTROLS):
-        twin = random_twin(loaded, seed + draw, instead=one_in_memory)
-        sums = LinearSums(n_heads, masks, width if draw == 0 else 0)  # 0: of keys alone
+        twin = random_twin(loaded, seed + draw, instead=may_overwrite)
+        keys_only = draw > 0
+        sums = LinearSums(n_heads, masks, None if keys_only else width)
         effects.observe(sums.update, twin)
         draws.append(sums)
-        if one_in_memory:
+        if may_overwrite:
             loaded = twin
         del twin
     random = Resamples(draws[0], seed)

@@ -11,14 +11,14 @@ from headscope.show.estimates import ranged, run_lines
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 
-#: What the numbers of a correlation are called.
-NUMBERS = {
+#: What the properties of heads are called that are correlated with errors.
+PROPERTY_NAMES = {
     "coherence": "key coherence",
     "coherence_centred": "coherence without the keys' mean",
     "entropy": "pattern entropy",
 }
-#: What each readout is called.
-READOUTS = {
+#: What each readout of stored values is called.
+READOUT_NAMES = {
     "scaled-sum": "sum of fast weights, best scale",
     "least-squares": "best linear readout",
     "softmax": "softmax",
@@ -27,8 +27,8 @@ READOUTS = {
 
 def blocks(result: LinearResult) -> Iterator[b.Block]:
     """Show the feature maps, the heads, the correlations, and stored keys."""
-    linear = result.form("linear")
-    even = result.form("even")
+    linear = result.form("linear")  # The softmax removed
+    even = result.form("even")  # The baseline: every key has the same weight
     yield b.Text(_lead_sentence(result), "lead")
     yield b.HeadMap(
         "Error of each head's output without the softmax",
@@ -42,7 +42,7 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
     yield b.Text(correlation_sentence(result))
     yield _coherence_panels(result)
     yield _correlations_table(result)
-    yield from _memory(result)
+    yield from _stored_keys(result)
     if result.bias_left_out:
         yield b.Text(
             "The model adds to its scores what depends on positions; no linear form can, so part "
@@ -104,13 +104,13 @@ def _correlations_table(result: LinearResult) -> b.Table:
         random_correlations = result.control.correlations[:3]
         correlations += [("random: ", correlation) for correlation in random_correlations]
     rows: list[tuple[object, ...]] = []
-    for weights, correlation in correlations:
-        number = NUMBERS[correlation.number].replace("without the keys' mean", "centred")
+    for prefix, correlation in correlations:
+        name = PROPERTY_NAMES[correlation.number].replace("without the keys' mean", "centred")
         constant = f" | {correlation.given}" if correlation.given else ""
         fit = "as it is" if correlation.fit == "error" else correlation.fit
         rows.append(
             (
-                f"{weights}{number}{constant}",
+                f"{prefix}{name}{constant}",
                 f"{correlation.form}, {fit}",
                 correlation.spearman,
                 correlation.pearson.value,
@@ -129,19 +129,19 @@ def _correlations_table(result: LinearResult) -> b.Table:
 
 def _coherence_panels(result: LinearResult) -> b.Panels:
     """Draw every head's error against the coherence of its keys, and against its entropy."""
-    layers = list(dict.fromkeys(head.layer_name for head in result.heads))
+    layers = list(dict.fromkeys(head.layer_name for head in result.heads))  # each once
     errors = [head.error("linear").scaled.value for head in result.heads]
     groups = [layers.index(head.layer_name) for head in result.heads]
     panels: list[b.Chart] = []
-    for name, title in NUMBERS.items():
-        row = next(row for row in result.correlations if row.number == name)
-        x = [getattr(head, name).value for head in result.heads]
+    for name, title in PROPERTY_NAMES.items():
+        correlation = next(each for each in result.correlations if each.number == name)
+        x = [getattr(head, name).value for head in result.heads]  # ``head.coherence``, say
         random = {} if name == "entropy" else {"random directions": result.random_coherence}
         panels.append(
             b.Chart(
-                f"Spearman within layers {ranged(row.spearman, 2)}",
+                f"Spearman within layers {ranged(correlation.spearman, 2)}",
                 title,
-                "" if panels else "error without softmax, best scale",
+                "" if panels else "error without softmax, best scale",  # on the first alone
                 [b.Series("heads", x, errors, "points", groups=groups)],
                 levels={"constant output": 1.0},
                 x_levels=random,
@@ -160,8 +160,11 @@ def _coherence_panels(result: LinearResult) -> b.Panels:
     )
 
 
-def _memory(result: LinearResult) -> Iterator[b.Block]:
-    """Show the error of reading back N values, and its closed form for random keys."""
+def _stored_keys(result: LinearResult) -> Iterator[b.Block]:
+    """Show how well values stored under a sentence's keys, and under N keys, are read back.
+
+    Beside the errors for N keys stands what random keys give, by its closed form.
+    """
     stored = result.stored
     text = (
         "Values stored under a sentence's own keys come back with an error of "
@@ -180,7 +183,7 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
     columns: list[b.Column] = [
         ("N keys", "keys", str),
         ("d", "width", str),
-        ("readout", lambda row: READOUTS[row.readout], str),
+        ("readout", lambda row: READOUT_NAMES[row.readout], str),
         ("error", "error", 3),
         ("random keys", "random", 3),
     ]
@@ -201,7 +204,7 @@ def correlation_sentence(result: LinearResult) -> str:
 
 
 def _what_heads_lose(correlation: HeadCorrelation) -> str:
-    """Say on which side of 0 a correlation with the error lies."""
+    """Say from the interval of a correlation with the error whether such heads lose more."""
     if correlation.spearman.interval is None:
         return "cannot be told to lose more"
     low, high = correlation.spearman.interval
@@ -210,12 +213,14 @@ def _what_heads_lose(correlation: HeadCorrelation) -> str:
     return "lose less" if high < 0 else "do not clearly lose more"
 
 
-def correlation_text(row: HeadCorrelation) -> str:
+def correlation_text(correlation: HeadCorrelation) -> str:
     """Write Spearman's correlation with its interval and p."""
-    if row.spearman.interval is None:
-        few = "one layer" if row.layers == 1 else f"{row.layers} layers"
-        return f"{decimal(row.spearman.value, 2)} (Spearman; no interval from {few})"
-    return f"{ranged(row.spearman, 2)} (Spearman, {row.layers} layers; p {p_text(row.p)})"
+    spearman = correlation.spearman
+    n_layers = correlation.layers
+    if spearman.interval is None:
+        few = "one layer" if n_layers == 1 else f"{n_layers} layers"
+        return f"{decimal(spearman.value, 2)} (Spearman; no interval from {few})"
+    return f"{ranged(spearman, 2)} (Spearman, {n_layers} layers; p {p_text(correlation.p)})"
 
 
 def _cards(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:

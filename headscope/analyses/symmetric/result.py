@@ -1,4 +1,8 @@
-"""What ``headscope symmetric`` measured, as values."""
+"""What ``headscope symmetric`` measured, as values.
+
+An ``Estimate`` is a value with its 95% interval; ``Compare`` names a field for comparisons of two
+results.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ if TYPE_CHECKING:
 class DrawnEffect:
     """What a change does to the output where something in it is drawn at random."""
 
-    #: Mean over lines and draws; both spreads enter the interval (Student's t).
+    #: Of the embedding to the unchanged model's, mean over lines and draws; both how lines and how
+    #: draws differ enters the interval (Student's t).
     cosine: Annotated[Estimate, Compare(better=1)]
     cosine_std: float | None  # Standard deviation between draws; None for a single one
     draws: int  # How often it was drawn; 1 where nothing is random
@@ -29,10 +34,10 @@ class DrawnEffect:
 
 @dataclass(frozen=True)
 class HeadSymmetry(Head):
-    """One head."""
+    """How asymmetric the scores of one head are."""
 
-    #: ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
-    #: over lines.
+    #: ||S - S^T||_F / ||S||_F of its scores S over visible keys, without the means of rows; mean
+    #: over lines. 0 is symmetric, 2 antisymmetric.
     asymmetry: Annotated[Estimate, Compare("asymmetry of scores")]
 
 
@@ -83,8 +88,8 @@ class SymmetricResult(Measured):
         for random_heads in self.sets:
             effects.append((random_heads.heads, "symmetric", random_heads.symmetric))
             effects.append((random_heads.heads, "removed", random_heads.removed))
-        for change, effect in self.whole.items():
-            effects.append((len(self.heads), change, effect))
+        for change, effect_of_all in self.whole.items():
+            effects.append((len(self.heads), change, effect_of_all))
         names = ("cosine", "cosine_std", "draws", "metric", "metric_std")
         return pd.DataFrame(
             {"heads": heads, "change": change, **columns(effect, *names)}

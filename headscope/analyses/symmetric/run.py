@@ -1,4 +1,10 @@
-"""``headscope symmetric``: a model with symmetric scores, and with changes that are controls."""
+"""``headscope symmetric``: a model with symmetric scores, and with changes that are controls.
+
+A change (:mod:`.measure`, or the removal of heads) is made to all heads, or to sets of random
+heads; what is random is drawn several times, and each draw is one version of the model.
+``Effects``, from :mod:`headscope.session.exchanged_heads`, has the text in batches, runs the
+versions over it and compares them with the unchanged model.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +41,18 @@ from headscope.stats.statistics import crossed_mean, finite
 
 DRAWS = 5  # How often a random change, or a set of random heads, is drawn.
 SHARES = (1 / 3, 2 / 3)  # Shares of the heads that random sets are drawn of.
-#: A change of the model, and the number of random heads that it is made to, or "all".
+#: The name of a change, and the number of random heads that it is made to, or "all".
 ChangeOfHeads = tuple[str, int | str]
-#: The heads of each site, by the site's row.
+#: Some heads of a model: indices of heads, by the row of their site (attention module).
 HeadSet = dict[int, list[int]]
 
 
-class Measured(NamedTuple):
+class MeasuredVersion(NamedTuple):
     """How far one changed version is from the unchanged model."""
 
     cosines: Array  # (lines,), of its embeddings to the unchanged model's
-    on_task: TaskEffect | None  # None without a task, and for random sets of heads
+    #: The task's value, and its change; None without a task, and for random sets of heads.
+    on_task: TaskEffect | None
 
 
 def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
@@ -71,18 +78,21 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         site = loaded.sites[row]
         estimate = bootstrapped_mean(asymmetry[row][:, head], seed)
         heads.append(HeadSymmetry(site.layer, site.head_ids[head], estimate, stack=site.stack))
-    drawn = {change: average_draws(draws) for change, draws in measured.items()}
-    random_heads = [
-        RandomHeads(count, symmetric=drawn["symmetric", count], removed=drawn["removed", count])
-        for count in sets
-    ]
-    all_heads = {change: drawn[change, "all"] for change in (*CHANGES, "removed")}
+    mean_effects = {change: average_draws(draws) for change, draws in measured.items()}
+    random_heads = []
+    for count in sets:
+        symmetric = mean_effects["symmetric", count]
+        random_heads.append(RandomHeads(count, symmetric, removed=mean_effects["removed", count]))
+    all_heads = {change: mean_effects[change, "all"] for change in (*CHANGES, "removed")}
     symmetric_on_task = measured["symmetric", "all"][0].on_task
+    task_change = None
+    if symmetric_on_task is not None:
+        _, task_change = symmetric_on_task
     return SymmetricResult(
         **opened.common,
         heads=tuple(heads),
         whole=all_heads,
-        whole_difference=None if symmetric_on_task is None else symmetric_on_task[1],
+        whole_difference=task_change,
         sets=tuple(random_heads),
         equivalent_heads=equivalent_heads(random_heads, all_heads, len(positions)),
         causal=causal,
@@ -92,7 +102,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
 def observed_scores(loaded: LoadedModel, effects: Effects) -> tuple[dict[int, Array], bool]:
     """Measure how asymmetric the model's own scores are, and whether a layer looks back only.
 
-    The asymmetry is (lines, heads) by the row of the site.
+    The asymmetry is an array (lines, heads) for each site, by its row.
     """
     asymmetry = {site.row: np.zeros((effects.lines, site.n_heads)) for site in loaded.sites}
     causal = False
@@ -100,21 +110,27 @@ def observed_scores(loaded: LoadedModel, effects: Effects) -> tuple[dict[int, Ar
     def see(batch: int, inputs: HeadInputs, _: Tensor) -> None:
         nonlocal causal
         scores, seen = square_scores(inputs.q, inputs.k, scale=inputs.scale, mask=inputs.mask)
-        values = numpy(score_asymmetry(scores, seen))
+        values = numpy(score_asymmetry(scores, seen))  # (lines of the batch, heads)
         first_line = effects.first_lines[batch]
-        asymmetry[inputs.site.row][first_line : first_line + len(values)] = values
-        causal |= seen.shape[-1] > 1 and looks_back(seen[0, 0])
+        lines_of_batch = slice(first_line, first_line + len(values))
+        asymmetry[inputs.site.row][lines_of_batch] = values
+        several_tokens = seen.shape[-1] > 1
+        causal |= several_tokens and looks_back(seen[0, 0])  # of one line and one head
 
     effects.observe(see)
     return asymmetry, causal
 
 
 def random_sets(positions: Sequence[tuple[int, int]], seed: int) -> dict[int, list[HeadSet]]:
-    """Draw sets of heads, by their size."""
+    """Draw DRAWS sets of heads of each size, by their size: of 12 heads, sets of 4 and of 8.
+
+    ``positions`` are the row of the site, and the index in it, of every head.
+    """
     n_heads = len(positions)
     rng = np.random.default_rng(seed)
     sets: dict[int, list[HeadSet]] = {}
-    for count in sorted({round(share * n_heads) for share in SHARES} - {0, 1, n_heads}):
+    sizes = {round(share * n_heads) for share in SHARES}
+    for count in sorted(sizes - {0, 1, n_heads}):
         sets[count] = []
         for _ in range(DRAWS):
             heads_by_row: HeadSet = {}
@@ -144,12 +160,12 @@ def changed_versions(
 
 def measure_versions(
     effects: Effects, versions: Mapping[ChangeOfHeads, Sequence[ExchangedHeads]], tell: Progress
-) -> dict[ChangeOfHeads, list[Measured]]:
-    """Measure all versions together in one pass over the text; by the task those of all heads.
+) -> dict[ChangeOfHeads, list[MeasuredVersion]]:
+    """Measure all versions together in one pass over the text, those of all heads by the task too.
 
-    Two thirds of the changes are of random sets, whose task no verdict and no table asks for.
+    Most versions are of random sets, whose task no verdict and no table asks for.
     """
-    # Measure two flat lists of versions.
+    # Lay the versions out in two flat lists, and measure these.
     all_versions: list[ExchangedHeads] = []
     with_task: list[ExchangedHeads] = []
     for (_, heads), draws in versions.items():
@@ -160,24 +176,29 @@ def measure_versions(
     task_effects = iter(effects.on_task(with_task, tell, "changed heads"))
 
     # Deal the numbers out to the changes again, in the same order.
-    measured: dict[ChangeOfHeads, list[Measured]] = {}
+    measured: dict[ChangeOfHeads, list[MeasuredVersion]] = {}
     for (change, heads), draws in versions.items():
         measured[change, heads] = []
         for _ in draws:
             task_effect = next(task_effects) if heads == "all" else None
-            measured[change, heads].append(Measured(next(cosines), task_effect))
+            measured[change, heads].append(MeasuredVersion(next(cosines), task_effect))
     return measured
 
 
-def average_draws(measured: Sequence[Measured]) -> DrawnEffect:
+def average_draws(measured: Sequence[MeasuredVersion]) -> DrawnEffect:
     """Average the draws of one change; both lines and draws enter the interval of the cosine."""
-    cosine = crossed_mean(np.array([version.cosines for version in measured]).T)
+    cosines = np.array([version.cosines for version in measured])  # (draws, lines)
+    cosine = crossed_mean(cosines.T)
     mean = float(cosine.mean)
     half_width = finite(float(cosine.half_width))
     estimate = Estimate(mean)
     if half_width is not None:  # a cosine lies between -1 and 1
         estimate = Estimate(mean, max(-1.0, mean - half_width), min(1.0, mean + half_width))
-    metrics = [version.on_task[0] for version in measured if version.on_task is not None]
+    metrics = []
+    for version in measured:
+        if version.on_task is not None:
+            metric, _ = version.on_task
+            metrics.append(metric)
     several = len(measured) > 1
     return DrawnEffect(
         cosine=estimate,
@@ -193,24 +214,30 @@ def equivalent_heads(
 ) -> Estimate:
     """Return how many removed heads move the output as far as symmetric scores in all heads do.
 
-    On a straight line between the numbers that were measured; where more heads move it less, the
-    curve is made monotone. Unknown where even all heads move it less. The interval is that of the
-    cosine with symmetric scores, read off the same curve.
+    If the cosine is 0.9 with 4 removed heads, 0.5 with 8, and 0.8 with symmetric scores: 5 heads.
+    Between the numbers that were measured the curve is a straight line; where more heads move the
+    output less, it is made monotone. Unknown where even all heads move it less. The interval is
+    that of the cosine with symmetric scores, read off the same curve.
     """
-    # The curve: how far the output moves with so many heads removed.
-    counts = [0, *(drawn.heads for drawn in sets), n_heads]
-    cosines = [1.0, *(drawn.removed.cosine.value for drawn in sets)]
-    cosines.append(all_heads["removed"].cosine.value)
-    known = [
-        (count, cosine) for count, cosine in zip(counts, cosines, strict=True) if cosine is not None
-    ]
-    known_counts = [count for count, _ in known]
-    falling = np.minimum.accumulate([cosine for _, cosine in known])
+    # The curve: the cosine by the number of removed heads, from none to all.
+    cosine_by_count: dict[int, float | None] = {0: 1.0}
+    for random_heads in sets:
+        cosine_by_count[random_heads.heads] = random_heads.removed.cosine.value
+    cosine_by_count[n_heads] = all_heads["removed"].cosine.value
+    counts = []
+    cosines = []
+    for count, cosine in cosine_by_count.items():
+        if cosine is not None:
+            counts.append(count)
+            cosines.append(cosine)
+    falling_cosines = np.minimum.accumulate(cosines)
 
     def heads_at(cosine: float | None) -> float | None:
-        if cosine is None or cosine < falling[-1]:
+        """Return the number of removed heads at a cosine; None below the whole curve."""
+        if cosine is None or cosine < falling_cosines[-1]:
             return None
-        return float(np.interp(-cosine, -falling, known_counts))
+        # With changed signs, as np.interp wants x to rise.
+        return float(np.interp(-cosine, -falling_cosines, counts))
 
     # Where it crosses the cosine with symmetric scores.
     symmetric = all_heads["symmetric"].cosine
@@ -222,7 +249,10 @@ def equivalent_heads(
 
 
 def _formula(change: str, seed: int, draw: int = 0) -> Formula:
-    """Return the formula of heads whose scores are changed, or that are removed."""
+    """Return what computes z of heads whose scores are changed, or that are removed.
+
+    ``draw`` is the number of the draw, from 0: each draws other random numbers from the seed.
+    """
     if change == "removed":
         return removed
 

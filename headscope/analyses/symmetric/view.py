@@ -13,7 +13,7 @@ from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 #: What the changes of all heads are called.
-CHANGES = {
+CHANGE_NAMES = {
     "symmetric": "symmetric scores",
     "pairs": "symmetric pairs, sinks kept",
     "noise": "control for size: random change",
@@ -21,7 +21,7 @@ CHANGES = {
     "even": "even attention",
     "removed": "heads removed",
 }
-#: Colour and marker of the changes that the chart shows at one number of heads: all.
+#: Colour and marker of the changes that the chart shows as single points, at all heads.
 _POINT_STYLES = {
     "pairs": (b.SKY, "D"),
     "noise": (b.GREEN, "^"),
@@ -32,9 +32,9 @@ _POINT_STYLES = {
 def blocks(result: SymmetricResult) -> Iterator[b.Block]:
     """Show all heads at once, then random sets of heads."""
     yield b.Text(whole_sentence(result), "lead")
-    # A row is the name of a change, and its effect.
+    # A row is a pair: the name of a change, and its effect.
     columns: list[b.Column] = [
-        ("all heads at once", lambda row: CHANGES.get(row[0], row[0]), 0),
+        ("all heads at once", lambda row: CHANGE_NAMES.get(row[0], row[0]), 0),
         ("similarity to the original", lambda row: row[1].cosine, 3),
         ("draws", lambda row: row[1].draws if row[1].draws > 1 else None, 0),
     ]
@@ -71,18 +71,18 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
 def whole_sentence(result: SymmetricResult) -> str:
     """Say what symmetric scores in all heads do, and how many removed heads that is."""
     n = len(result.heads)
-    equal = result.equivalent_heads
+    removed_heads = result.equivalent_heads
     text = (
         f"With symmetric scores in all {n} heads, similarity to the original falls to "
         f"{ranged(result.whole['symmetric'].cosine)}"
     )
-    if equal.value is None:
+    if removed_heads.value is None:
         return f"{text}, further than with every head removed."
-    interval = ""
-    if equal.interval is not None:
-        fewest, most = equal.interval
-        interval = f" ({fewest:.0f} to {most:.0f})"
-    return f"{text}, as far as with about {equal.value:.0f}{interval} random heads removed."
+    count = f"{removed_heads.value:.0f}"
+    if removed_heads.interval is not None:
+        fewest, most = removed_heads.interval
+        count += f" ({fewest:.0f} to {most:.0f})"
+    return f"{text}, as far as with about {count} random heads removed."
 
 
 def _curves(result: SymmetricResult) -> b.Chart:
@@ -95,12 +95,12 @@ def _curves(result: SymmetricResult) -> b.Chart:
     removed = [unchanged, *(drawn.removed.cosine for drawn in result.sets)]
     removed.append(result.whole["removed"].cosine)
     series = [
-        b.Series(CHANGES["symmetric"], x, symmetric, colour=b.VERMILION),
-        b.Series(CHANGES["removed"], x, removed, colour=b.BLACK),
+        b.Series(CHANGE_NAMES["symmetric"], x, symmetric, colour=b.VERMILION),
+        b.Series(CHANGE_NAMES["removed"], x, removed, colour=b.BLACK),
     ]
     for name, (colour, marker) in _POINT_STYLES.items():
         y = [result.whole[name].cosine]
-        series.append(b.Series(CHANGES[name], [n], y, "points", colour, marker))
+        series.append(b.Series(CHANGE_NAMES[name], [n], y, "points", colour, marker))
     return b.Chart(
         f"What symmetric scores cost, {model_name(result)}",
         "heads changed, drawn at random",
