@@ -141,7 +141,10 @@ def no_relation_sentence(stack_result: ClassifyResult) -> str:
 
 
 def role_counts(stack_result: ClassifyResult) -> list[tuple[str, str, int, str]]:
-    """Return (role, its name, heads, heads of the control) for every role of one stack."""
+    """Return (role, its name, heads, heads with random weights) for every role of one stack.
+
+    The last is a text, ``-`` where random weights were not measured; "no role" comes last.
+    """
     counts: Counter[str] = Counter()
     for head in stack_result.heads:
         counts.update(head.roles)
