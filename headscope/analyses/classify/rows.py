@@ -50,9 +50,9 @@ class RowSummary:
     """Sums that summarise all patterns of one batch.
 
     The heads of all layers are one axis, ``heads`` = n_layers * n_heads, layer by layer; where a
-    layer has lost heads the last entries of its share are 0. All but the two kinds of ``argmax``
-    are sums over the content queries of an example, in float64. Fields after ``mass`` are empty for
-    cross-attention.
+    layer has lost heads the last entries of its share are 0. All but the three that name an
+    ``argmax`` are sums over the content queries of an example, in float64. Fields after ``mass``
+    are empty for cross-attention.
     """
 
     #: (batch, heads, pos): for each query the position of the largest weight on a content key;

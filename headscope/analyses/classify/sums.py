@@ -212,7 +212,7 @@ class Rare(QueryMeans, RowMeasure):
 
     #: Rates on the rarest word and on the two rarest; hits beyond those that a baseline expects.
     quantities = ("rate", "two_rarest", "over_chance", "over_uniform")
-    baselines = ("over_chance", "over_uniform")  # The baselines' own rates
+    baselines = ("over_chance", "over_uniform")  # Their expected values are the baselines' rates
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         super().__init__(n_layers, n_heads)
@@ -272,7 +272,7 @@ class MeanPattern(RowMeasure):
 
 
 class HeadMeasures(Parts):
-    """Positional, syntactic, kernel, rare-word and profile sums and mean attention of each head."""
+    """All sums of one stack of self-attention; every attribute is one measurement."""
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.positional = Positional(n_layers, n_heads)
@@ -286,7 +286,7 @@ class HeadMeasures(Parts):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        for measure in vars(self).values():
+        for measure in self.parts().values():
             measure.update(rows, batch)
 
 
@@ -311,4 +311,6 @@ class StackSums(Parts):
 
         The latter have an empty name, which no stack can have.
         """
-        return self.by_stack if self.labelled is None else {**self.by_stack, "": self.labelled}
+        if self.labelled is None:
+            return self.by_stack
+        return {**self.by_stack, "": self.labelled}

@@ -64,7 +64,10 @@ class _Counts:
         }
 
     def fields_of(self, head: tuple[int, int]) -> dict[str, Any]:
-        """Return one head's values for the fields that SyntacticScore and Confirmation share."""
+        """Return one head's values for the fields that SyntacticScore and Confirmation share.
+
+        ``head`` is (layer, index among the layer's heads).
+        """
         low, high = self.interval
         accuracy = Estimate(float(self.accuracy[head]), float(low[head]), float(high[head]))
         return {
@@ -95,7 +98,9 @@ class _Counts:
         passed = np.ones(accuracy.shape, dtype=bool)
         for name in names:
             baseline = self.rates[name]
-            margin = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
+            margin: Array | float = thresholds.syntactic
+            if thresholds.syntactic_relative:
+                margin = thresholds.syntactic * baseline
             passed &= (accuracy - baseline >= margin - FRACTION) & (accuracy > baseline)
         return passed
 

@@ -111,6 +111,7 @@ def _pieces(sentence: EncodedSentence, start: int, stop: int) -> slice:
 def subtree_spans(heads: Sequence[int]) -> list[Span | None]:
     """Return the words of each word's subtree; None where it is not contiguous.
 
+    ``heads`` are the words that they depend on, -1 for the root:
     ``the old cat saw``, heads [2, 2, 3, -1] -> [(0, 1), (1, 2), (0, 3), (0, 4)].
     """
     n = len(heads)
@@ -134,8 +135,9 @@ def subtree_spans(heads: Sequence[int]) -> list[Span | None]:
 def stretches(encoded: EncodedSentence, relation: str, direction: str) -> Iterator[Stretch]:
     """Yield every stretch of a sentence that can be replaced for this relation and direction.
 
-    It begins beside the query and goes on over the target, up to the end of the head or of one of
-    the head's dependents. In ``now the cat saw it``:
+    Here a head is no attention head but the word that another one depends on. A stretch begins
+    beside the query and goes on over the target, up to the end of the head or of one of the head's
+    dependents. In ``now the cat saw it``:
 
     - nsubj ``head->dep``, query ``saw``, target ``cat``: ``the cat`` and ``now the cat``;
     - nsubj ``dep->head``, query ``cat``, target ``saw``: ``saw`` and ``saw it``.
