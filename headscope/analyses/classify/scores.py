@@ -49,8 +49,8 @@ class PositionalScore:
 class Confirmation:
     """A selected relation on the half of the corpus that it was not selected on."""
 
-    accuracy: Estimate  # These three as in :class:`SyntacticScore`
-    accuracy_mean: float
+    accuracy: Estimate  # As in :class:`SyntacticScore`.
+    accuracy_mean: float  # As in :class:`SyntacticScore`.
     baselines: dict[str, float]  # ``offset`` and ``kernel`` as chosen on the other half
     strongest: str  # The baseline with the highest accuracy
     #: The largest p of the paired tests against offset, first, last and uniform; adjusted over what
@@ -94,11 +94,11 @@ class RareScore:
     #: Share of the queries (words) whose largest weight is on the rarest word; interval over
     #: sentences.
     rate: Annotated[Estimate, Compare("rare-word rate")]
-    two_rarest: float | None  # The same share for one of the two rarest words
+    two_rarest: float | None  # Share whose largest weight is on one of the two rarest words
     chance: float | None  # The rate of a head that picks at random
     queries: int
     uniform: float | None  # The rate of evenly spread attention
-    p_adjusted: float  # Against both, with the sentence as the unit; Benjamini-Hochberg adjusted
+    p_adjusted: float  # Against chance and uniform, over sentences; Benjamini-Hochberg adjusted
     sentences: int = 0  # The unit that counts as sampled
 
 
@@ -117,7 +117,7 @@ class AlignmentScore:
     #: Share of the queries whose largest weight lies within 1 key of the straight line between the
     #: ends of both sequences.
     diagonal: Annotated[float | None, Compare()]
-    diagonal_uniform: float | None  # The same share for keys drawn at random
+    diagonal_uniform: float | None  # ``diagonal`` for keys drawn at random
     pairs: int  # The unit that counts as sampled
 
 
@@ -127,7 +127,7 @@ class SharpnessScore:
 
     #: Mean largest weight on a content key, unknown without a query; interval over pairs.
     confidence: Estimate
-    uniform: float | None  # Its value for even attention: the mean of 1 / (tokens of the source)
+    uniform: float | None  # Of even attention: the mean of 1 / (tokens of the source)
     p_adjusted: float  # Of the confidence against ``uniform``, Benjamini-Hochberg over heads
 
 

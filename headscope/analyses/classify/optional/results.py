@@ -87,9 +87,9 @@ class CauseTest:
     p_adjusted: float
     placebo: tuple[float, ...]  # Where 95% of the superiorities of such labels lie
     within: float | None  # Superiority over pairs of one layer; None where no layer has both kinds
-    #: Where 95% of such superiorities lie when each layer's labels are dealt anew among its heads.
+    #: Where 95% of ``within`` lie when each layer's labels are dealt anew among its heads.
     within_placebo: tuple[float, ...]
-    #: Two-sided p of ``within`` against these deals: (1 + as extreme) / (1 + deals).
+    #: Two-sided p of ``within`` against dealt labels: (1 + as extreme) / (1 + deals).
     within_p: float | None
     within_p_adjusted: float | None = None  # Benjamini-Hochberg over the tests of this removal
     #: ``costs more``, ``costs less`` or ``not told apart`` by ``within_p_adjusted``; ``not
