@@ -69,8 +69,8 @@ class PassRunner:
         # Of an interrupted run the first batches are already in the saved sums.
         blank = partial(blank_sums, loaded, self.stacks, self.labelled)
         n_done, sums = self.state.load(blank(), name)
-        # Several copies of the model read batches at a time, where there are processors for it.
-        # Labelled pairs are added to the sums inside the model's run, so then one copy runs alone.
+        # Several copies of the model (replicas) read a batch each, where processors allow it.
+        # Labelled pairs are added to the sums inside the model's run, so then it runs alone.
         results = side_by_side(
             loaded,
             batches.after(n_done),

@@ -12,18 +12,22 @@ A *signal* is what is read at the query afterwards: q, k or v of one later layer
 last state). Its change is the length of its difference from the unchanged run, as a share of the
 change when all heads of the layer are patched together, so that layers and signals have one scale.
 
-A batch runs in copies, one behind the other. Of two :class:`MinimalPair`, A and B, and heads 3
-and 5 it has these rows; ``elsewhere`` and ``same`` are the two other sentences of a pair::
+A batch runs in copies, one behind the other. For two :class:`MinimalPair`, A and B, and heads 3
+and 5 it is this; ``elsewhere`` and ``same`` are the two other sentences of a pair::
 
     A B   unchanged
-    A B   all heads of the layer, patched with rows of ``elsewhere``
+    A B   all heads of the layer, patched with pattern rows of ``elsewhere``
     A B   head 3, with rows of ``elsewhere``
     A B   head 3, with rows of ``same``
     A B   head 5, with rows of ``elsewhere``
     A B   head 5, with rows of ``same``
 
 :func:`patch` patches one layer: :class:`_BatchPatch` runs a batch and returns the lengths of
-signals and changes, which :func:`patch` turns into shares.
+signals and changes, which :func:`patch` turns into shares. The model runs under :func:`intervene`,
+which calls a function of ours in place of the attention of every layer (:class:`AttentionSite`;
+``row`` is its index among those that are measured); ``router.checked`` is one such run, which has
+to reach every layer. A :class:`Replay` plays back what the layers
+before the patched one returned, so that they do not run in every copy.
 
 References
 ----------
@@ -72,7 +76,7 @@ class Patches:
     #: where it points to the same place
     shares: Array
     together: Array  # (readers, pairs): of all heads together; 1 in the mean
-    size: Array  # (readers,): the mean of that length, as a share of the length of what is read
+    size: Array  # (readers,): mean change by all heads together, as a share of the signal's length
     shift: Array  # (pairs,): how much more the first head looks at the new place than at the old
 
 
@@ -97,10 +101,10 @@ def patch(
         versions += [_Version(_ELSEWHERE, [head]), _Version(_SAME, [head])]
 
     # Run the pairs, a few at a time: the unchanged copy, and one of each version.
-    replay = Replay(view)  # layers before the patched one run once, not in every copy
+    replay = Replay(view)
     lengths_by_batch = []
     shift_by_batch = []
-    with prepared(view.network):
+    with prepared(view.network):  # once for all the runs in it
         for batch in buckets(pairs, _AT_ONCE // (1 + len(versions))):
             batch_patch = _BatchPatch(view, batch, layer)
             lengths_by_batch.append(batch_patch.lengths(replay, versions))
@@ -139,7 +143,7 @@ class _BatchPatch:
         self._view = view
         self._pairs = pairs
         self._layer = layer
-        # Queries of all pairs in one row: of a pair with query pieces at 4 and 5 and one with a
+        # Queries of all pairs in one list: of a pair with query pieces at 4 and 5 and one with a
         # query at 2, pair_of_query is [0, 0, 1] and queries is [4, 5, 2].
         pair_of_query: list[int] = []
         queries: list[int] = []

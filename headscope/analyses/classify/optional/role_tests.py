@@ -46,7 +46,7 @@ class Superiority:
     @property
     def p_value(self) -> float:
         """Two-sided: how many deals lie as far from one half; the observed labels are one."""
-        as_far = np.abs(self.random - 0.5) >= abs(self.observed - 0.5) - 1e-12
+        as_far = np.abs(self.random - 0.5) >= abs(self.observed - 0.5) - 1e-12  # but for rounding
         return float((1 + as_far.sum()) / (1 + DEALS))
 
 
