@@ -71,7 +71,7 @@ rare-gain | analyses/classify/roles/rare.py | gain over chance, not over uniform
 broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
     for least in (2, LONG) => for least in (2, LONG + 1)
 dealt-anywhere | analyses/classify/optional/role_tests.py | labels cross layers
-    dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
+    deal(values, has, layers, rng) => deal(values, has, one_group, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e
     xlogy(p, p).sum(-1).tolist() => xlogy(p, p).sum(-1).div(0.6931).tolist()
 dims-off-by-one | stats/spectra.py | one dimension too few

@@ -156,9 +156,9 @@ def test_text_without_trees_has_positional_heads_alone(clauses):
 def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:
     """Patch with hooks of the test's own; (reads, 1 + 2 heads): all heads, then each, twice."""
     ids = {name: torch.tensor([getattr(pair, name)]) for name in ("sentence", "elsewhere", "same")}
-    rows = list(pair.rows)
+    rows = list(pair.queries)
     n_heads = model.config.num_attention_heads
-    rows_of = {"elsewhere": list(pair.rows_elsewhere), "same": rows}
+    rows_of = {"elsewhere": list(pair.queries_elsewhere), "same": rows}
     attention = model.encoder.layer[layer].attention
     with torch.no_grad():
         patterns = {

@@ -11,7 +11,7 @@ from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.page.parts import Card
 from headscope.stats.estimate import JointEstimate
 
-#: What each baseline of a syntactic label is, in words
+#: The baselines of a syntactic label, in words
 _BASELINES = {
     "offset": "always the same distance",
     "first": "always the first word",
@@ -67,7 +67,7 @@ def _without_role(head: HeadResult) -> str:
 
 
 def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
-    """Return three numbers with their baselines: what it is, its value, what to compare it with."""
+    """Return up to three numbers as (what it is, its value, what to compare it with)."""
     numbers = []
     label = primary_label(head)
     if label is not None:
@@ -78,8 +78,8 @@ def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
         chance = f"chance {decimal(head.positional.chance, 2)}"
         numbers.append(("best fixed distance", decimal(head.positional.score.value, 2), chance))
     if head.relative_entropy is not None:
-        spread = decimal(head.relative_entropy, 2)
-        numbers.append(("spread of attention", spread, "1 is evenly spread"))
+        entropy = decimal(head.relative_entropy, 2)
+        numbers.append(("spread of attention", entropy, "1 is evenly spread"))
     if head.cause is not None:
         loss = float(head.cause.zero)
         noise = float(head.cause.noise)
@@ -101,11 +101,17 @@ def describe_offset(offset: int) -> str:
 
 
 def mark_of(head: HeadResult) -> str:
-    """Write a head's primary role in at most five characters: its offset, its token, its mark."""
+    """Write a head's primary role in at most five characters: ``syn``, ``-1``, ``CLS``.
+
+    Roles without a mark of their own are shown by their label's detail.
+    """
     role = role_of(head.primary)
+    if role.mark:
+        return role.mark
     label = primary_label(head)
     detail = label.detail if label else ""
-    return role.mark or {"first": "CLS", "last": "SEP"}.get(detail, detail)
+    special_tokens = {"first": "CLS", "last": "SEP"}
+    return special_tokens.get(detail, detail)
 
 
 def offset_text(head: HeadResult) -> str:

@@ -58,33 +58,35 @@ class Batches(Generic[Raw, Item]):
     """The batches of a corpus that this process has, the same ones in every pass.
 
     A small corpus is read, encoded and padded only once; a larger one is read again in each pass.
+    ``Raw`` is a sentence or pair as it is read, ``Item`` the same in tokens.
     """
 
-    n_items: int  # Rows of the corpus (sentences or pairs), in all processes
+    n_items: int  # Sentences or pairs of the corpus, in all processes
     read: Callable[[], Iterable[Raw]]  # Starts a new pass.
-    #: Encodes some rows, and checks the tokenizer too if the second argument says so, as it does
-    #: for the first rows; None for a row that is too long
+    #: Encodes some items; None for one that is too long. The second argument says whether to check
+    #: the tokenizer too, as is done for the first items.
     encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
-    collate: Callable[[Sequence[Item]], Batch]  # Pads rows to one batch
+    collate: Callable[[Sequence[Item]], Batch]  # Pads items to one batch
     _cached: list[tuple[int, Batch]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        """Return the rows of this process: about an equal share of all."""
+        """Return how many items this process has: about an equal share of all."""
         return max(1, round(self.n_items / current().size))
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
-        """Yield (rows seen so far, batch), leaving out the first ``done`` batches."""
+        """Yield (items seen so far, batch), leaving out the first ``done`` batches."""
         if self._cached:
             yield from self._cached[done:]
             return
         keep = done == 0 and self.n_items <= KEPT_SENTENCES
         collated = []
         encoded_batches = process_batches(self.read(), self.n_items, self.encode)
-        for index, (rows_seen, items) in enumerate(encoded_batches):
+        for index, (n_seen, items) in enumerate(encoded_batches):
             if index < done:
                 continue
-            numbered_batch = (min(round(rows_seen), self.size), self.collate(items))
+            # Items of a window are counted by their tokens, so n_seen need not be whole.
+            numbered_batch = (min(round(n_seen), self.size), self.collate(items))
             if keep:
                 collated.append(numbered_batch)
             yield numbered_batch
@@ -120,7 +122,7 @@ def sentence_batches(
 
 def pair_batches(loaded: LoadedModel, corpus: Corpus, n_pairs: int) -> Batches[Any, Any]:
     """Return the first sources and targets, with a user's labelled pairs if there are some."""
-    special = ends_of(loaded)
+    special = ends_of(loaded)  # the tokens with which targets start and end
     labelled = corpus.labelled
     if labelled is not None:
         return Batches(
@@ -155,7 +157,7 @@ def swapped_batches(loaded: LoadedModel, corpus: Corpus, n_pairs: int) -> Batche
 
 
 def _first_pairs(corpus: Corpus, n_pairs: int) -> Iterator[Pair]:
-    assert corpus.pairs is not None
+    assert corpus.pairs is not None  # pairs of source and target
     return itertools.islice(corpus.pairs(), n_pairs)
 
 

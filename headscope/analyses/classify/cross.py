@@ -17,6 +17,10 @@ for each word of the source (sum over its pieces). Its argmax is scored as a rel
 (``syntactic.py``), from target to source; offsets and the kernel count from the straight line
 between the ends of both sides.
 
+:class:`CrossHeads` has the sums of the first kind, :class:`LabelledHeads` those on labelled pairs.
+A :class:`Batch` of pairs has the target's tokens and, as ``source``, the source's; ``words`` are
+both sides' words (:class:`CrossWords`), where there are labelled pairs.
+
 References
 ----------
 Spearman 1904, The American Journal of Psychology 15; Voita et al. 2019, arXiv:1905.09418
@@ -51,7 +55,7 @@ from headscope.data.batches import Batch, Source
 
 
 class CrossHeads(QueryMeans, RowMeasure):
-    """Sums over pairs of what the cross-attention heads of a model do.
+    """Sums over pairs of source and target of what the cross-attention heads of a model do.
 
     A second instance takes the pass of the control, in which every target is given another pair's
     source.
@@ -90,6 +94,7 @@ class CrossHeads(QueryMeans, RowMeasure):
         queries_of["alignment"] = measured.long()
         queries_of["long_entropy"] = tokens.n_queries * long
         queries = torch.stack([*queries_of.values()], dim=1)
+        # How many keys of each query lie near the line: [batch, query_pos]
         near = tokens.near_line(tokens.key_number[:, None], tokens.query_number[..., None])
         n_near = (near & tokens.is_key[:, None]).sum(dim=2)
         at_least_one = widest(n_keys.clamp(min=1))
@@ -104,10 +109,11 @@ class CrossHeads(QueryMeans, RowMeasure):
         self.skipped += int((~measured).sum())
         self.long_units += int((measured & long).sum())
 
-        # Add the sums of each head. looks_at is the number of a content key:
-        # (batch, heads, query_pos)
+        # The number of the content key that each query looks at: [batch, heads, query_pos]
         key_numbers = tokens.key_number[:, None].expand(*rows.argmax.shape[:2], -1)
         looks_at = key_numbers.gather(2, rows.argmax)
+
+        # Add the sums of each head.
         on_line = widest(tokens.near_line(looks_at, tokens.query_number[:, None]))
         relative_entropy, long_entropy = rows.relative.unbind(dim=-1)
         special, first_special, last_special = rows.mass.unbind(dim=-1)
@@ -122,7 +128,7 @@ class CrossHeads(QueryMeans, RowMeasure):
             "last_special_mass": last_special,
             "long_entropy": long_entropy,
         }
-        self.add(..., torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
+        self.add(torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
 
 
 class _ContentTokens:
@@ -136,27 +142,29 @@ class _ContentTokens:
         self.is_key = source.content  # (batch, key_pos)
         self.n_queries = self.is_query.sum(dim=1)  # (batch,)
         self.n_keys = self.is_key.sum(dim=1)
-        #: Number of each content token; elsewhere that of the last one before it, or 0
+        #: Number of each content token; elsewhere the number of the last one before it, or 0:
+        #: is_key [0, 1, 1, 0] -> key_number [0, 0, 1, 1]
         self.query_number = (self.is_query.cumsum(1) - 1).clamp(min=0)
         self.key_number = (self.is_key.cumsum(1) - 1).clamp(min=0)
 
     def near_line(self, key_number: Tensor, query_number: Tensor) -> Tensor:
-        """Whether keys and queries of these numbers lie within 1 of the straight line.
+        """Whether keys and queries of these numbers lie within 1 key of the straight line.
 
         The line joins the ends of both sequences; numbers are (batch, ..., ...) and broadcast.
         """
         last_query = self.n_queries[:, None, None] - 1
         last_key = self.n_keys[:, None, None] - 1
+        # |key - query * last_key / last_query| <= 1, times last_query: whole numbers are exact.
         return (key_number * last_query - query_number * last_key).abs() <= last_query
 
 
 def rank_correlation(values: Tensor, position: Tensor, counted: Tensor) -> Tensor:
-    """Return Spearman correlations of whole numbers with their positions, (rows, heads).
+    """Return Spearman correlations of whole numbers with their positions, (batch, heads).
 
-    Ties share ranks; where all numbers are equal it is 0.
+    Ties share ranks: values [0, 3, 3] have ranks [1, 2.5, 2.5]. Where all values are equal it is 0.
 
-    Shapes: ``values`` (rows, heads, pos), int64, 0 or more; ``position`` (rows, pos), int64, the
-    position from 0 among those that count; ``counted`` (rows, pos), float64, 1 at those.
+    Shapes: ``values`` (batch, heads, pos), int64, 0 or more; ``position`` (batch, pos), int64, the
+    position from 0 among those that count; ``counted`` (batch, pos), float64, 1 at those.
     """
     weight = counted[:, None].expand(values.shape)
     # How often each value occurs: ranks follow without comparing values with one another.
@@ -168,17 +176,20 @@ def rank_correlation(values: Tensor, position: Tensor, counted: Tensor) -> Tenso
     n = counted.sum(dim=1)
     centred_rank = (rank - (n[:, None, None] + 1) / 2) * weight
     centred_position = ((position - (n[:, None] - 1) / 2) * counted)[:, None]
-    spread = centred_rank.square().sum(dim=2)
-    norm = (spread * centred_position.square().sum(dim=2)).sqrt()
-    covariance = (centred_rank * centred_position).sum(dim=2)
-    return covariance / torch.where(spread == 0, 1.0, norm)
+    rank_squares = centred_rank.square().sum(dim=2)
+    position_squares = centred_position.square().sum(dim=2)
+    products = (centred_rank * centred_position).sum(dim=2)
+    norm = (rank_squares * position_squares).sqrt()
+    return products / torch.where(rank_squares == 0, 1.0, norm)
 
 
 class LabelledHeads(Parts):
     """Sums over a user's pairs of target and source words, fed from the sites of cross-attention.
 
-    Edges and swapped pairs are those of ``syntactic.py``, the kernel is that of ``kernel.py``;
-    distances are counted from the straight line between the ends of both sides.
+    The pairs are scored like the edges of a tree (``syntactic.py``), against those of other texts
+    too, and against the kernel (``kernel.py``); distances are counted from the straight line
+    between the ends of both sides. A run calls ``start`` with each batch, ``observe`` with every
+    chunk of a layer (some examples, some heads), and ``finish`` after every layer.
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -198,12 +209,13 @@ class LabelledHeads(Parts):
         self._layer = 0
         if words is None:
             return
-        n_rows, n_targets, _ = words.distance.shape
-        heads = self.syntactic.hits.shape[1:]
-        #: The source word that each head looks at, by sums and by means over pieces:
-        #: (rows, n_layers, n_heads, target words)
-        self._looks_at = words.pieces.new_zeros(n_rows, *heads, n_targets)
-        self._looks_at_by_mean = words.pieces.new_zeros(n_rows, *heads, n_targets)
+        n_examples, n_targets, _ = words.distance.shape
+        _, n_layers, n_heads = self.syntactic.hits.shape
+        shape = (n_examples, n_layers, n_heads, n_targets)
+        #: The source word that each head looks at, by sums and by means over its pieces
+        self._looks_at = words.pieces.new_zeros(shape)
+        self._looks_at_by_mean = words.pieces.new_zeros(shape)
+        #: Pairs of words that the kernel is taken of, [examples, target words, source words]
         self._first_half = words.inside & (words.half == 0)[:, None, None]
         distances = numpy(words.near(FARTHEST)[self._first_half])
         self.kernel.pairs += np.bincount(distances, minlength=2 * FARTHEST + 1)
@@ -213,22 +225,25 @@ class LabelledHeads(Parts):
         words = self._words
         if site.stack != "cross" or words is None:
             return
-        rows = site.rows
+        # From tokens to words: [examples, heads, target words, source words]
+        examples = site.rows
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
-        target_pieces = words.target_pieces[rows].to(pattern.dtype)
-        source_pieces = words.source_pieces[rows].to(pattern.dtype)
-        # From tokens to words: (rows, heads, target words, source words)
+        target_pieces = words.target_pieces[examples].to(pattern.dtype)
+        source_pieces = words.source_pieces[examples].to(pattern.dtype)
         weights = torch.einsum("btq,bhqk,bsk->bhts", target_pieces, pattern, source_pieces)
-        pieces = words.pieces[rows, None, None]
-        per_piece = weights / pieces.clamp(min=1)
-        outside = -OUT * (pieces == 0).to(weights.dtype)
-        _, looks_at = first_largest(weights + outside)
-        _, looks_at_by_mean = first_largest(per_piece + outside)
-        self._looks_at[rows, self._layer, site.heads] = looks_at
-        self._looks_at_by_mean[rows, self._layer, site.heads] = looks_at_by_mean
-        # The kernel is taken of the first half alone: (heads, rows x target words x source words)
-        counted = widest(per_piece * self._first_half[rows, None]).transpose(0, 1).flatten(1)
-        distance = words.near(FARTHEST)[rows].flatten().expand_as(counted)
+
+        # The source word of the largest weight.
+        n_pieces = words.pieces[examples, None, None]
+        per_piece = weights / n_pieces.clamp(min=1)
+        no_word = -OUT * (n_pieces == 0).to(weights.dtype)
+        _, looks_at = first_largest(weights + no_word)
+        _, looks_at_by_mean = first_largest(per_piece + no_word)
+        self._looks_at[examples, self._layer, site.heads] = looks_at
+        self._looks_at_by_mean[examples, self._layer, site.heads] = looks_at_by_mean
+
+        # The kernel is taken of the first half alone: [heads, all pairs of words of all examples]
+        counted = widest(per_piece * self._first_half[examples, None]).transpose(0, 1).flatten(1)
+        distance = words.near(FARTHEST)[examples].flatten().expand_as(counted)
         by_distance = counted.new_zeros(len(counted), 2 * FARTHEST + 1)
         by_distance.scatter_add_(1, distance, counted)
         self.kernel.sums[self._layer, site.heads] += numpy(by_distance)
@@ -238,10 +253,11 @@ class LabelledHeads(Parts):
         if stack == "cross":
             self._layer += 1
         words = self._words
-        if words is None or self._layer < self.syntactic.hits.shape[1]:
+        _, n_layers, _ = self.syntactic.hits.shape
+        if words is None or self._layer < n_layers:
             return
         looks_at = self._looks_at.flatten(1, 2)
         looks_at_by_mean = self._looks_at_by_mean.flatten(1, 2)
         self.syntactic.add(looks_at, looks_at_by_mean, words)
         self.swapped.add(looks_at, looks_at_by_mean, words)
-        self._words = None
+        self._words = None  # counted

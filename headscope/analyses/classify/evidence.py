@@ -1,7 +1,8 @@
 """What the roles of one stack's heads are judged on, and what a role's test says of each head.
 
-A test gets the :class:`Evidence` of a stack and yields a :class:`Judged` for every head; those that
-hold one number of each head against a baseline make their labels with :class:`HeadNumbers`.
+A test (``judge`` in a module of ``roles/``) gets the :class:`Evidence` of a stack, sums over the
+corpus and thresholds, and yields a :class:`Judged` for every head. Tests that hold one number of
+each head against a baseline make their labels with :class:`HeadNumbers`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from headscope.stats.statistics import FEWEST_UNITS, finite
 
 HeadIndex = tuple[int, int]  # (layer, index among the heads of the layer)
 
-#: Pairs that the roles of cross-attention need; those of a few would earn them by luck.
+#: Pairs of source and target that a role of cross-attention needs; with a few, heads would earn it
+#: by luck.
 MIN_PAIRS = 50
 
 
@@ -34,8 +36,8 @@ class Judged(NamedTuple):
 
     head: HeadIndex
     field: str  # The field of a HeadResult that holds the score
-    score: Any
-    labels: list[Label]  # Those that the head has earned
+    score: Any  # What the field holds, such as a PositionalScore
+    labels: list[Label]  # The labels that the head has earned
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class HeadNumbers:
     interval: tuple[Array, Array]
     p_adjusted: Array
     baseline: float
-    against: str  # Which baseline that is
+    against: str  # The name of the baseline, as ``uniform`` or ``chance``
 
     def estimate(self, head: HeadIndex) -> Estimate:
         """Return one head's number with its interval."""
@@ -76,12 +78,13 @@ class Evidence:
     sums: HeadMeasures | CrossHeads
     exists: Array  # (n_layers, n_heads): which entries of the sums belong to a head
     thresholds: Thresholds
-    #: Of cross-attention: the sums in which each target was given another pair's source
+    #: Of cross-attention: the sums of the control, in which each target has another pair's source
     swapped: CrossHeads | None = None
-    #: Sums on trees, or on a user's pairs with these labels; None where there are none
+    #: Sums on trees, or on a user's pairs; None where there are none
     edges: Syntactic | None = None
-    labels: tuple[str, ...] = ()
-    #: What the heads' distance kernels hit of the trials in ``edges``
+    labels: tuple[str, ...] = ()  # The labels of a user's pairs
+    #: Trials of ``edges`` that a head would hit by its mean attention at each distance alone:
+    #: (relations, n_layers, n_heads)
     kernel_hits: Array | None = None
 
     @cached_property
@@ -123,14 +126,17 @@ class Evidence:
     fewest_sentences = FEWEST_UNITS
 
     def sampled(self, quantity: str) -> int:
-        """Return how many sentences have a query for the mean of this name."""
+        """Return how many sentences have a query for this mean, such as ``self_rate``."""
         means = self.means
         return int(means.sampled[means.quantities.index(quantity)])
 
     def sees(self, quantity: str) -> bool:
-        """Whether some query sees a key that the mean of this name is the weight on."""
+        """Whether some query sees a key that counts for this mean, such as ``special_mass``.
+
+        Otherwise uniform attention puts nothing there.
+        """
         means = self.means
-        return bool(means.uniform[means.baselines.index(quantity)])
+        return bool(means.uniform[means.baselines.index(quantity)] > 0)
 
     @property
     def too_few_sentences(self) -> str:
@@ -151,6 +157,7 @@ class Evidence:
         return self._few_pairs(FEWEST_UNITS)
 
     def _few_pairs(self, least: int) -> str:
+        """Say that fewer pairs than ``least`` show an order; empty where enough do."""
         n_pairs = int(self.pairs.units)
         if n_pairs >= least:
             return ""

@@ -16,7 +16,7 @@ from headscope.analyses.classify.roles import NO_ROLE, Role, role_of
 from headscope.core.heads import layer_name
 from headscope.show import figures as draw
 
-_PALEST = 0.15  # Shade of a head without a role
+_PALEST = 0.15  # The score by which a head without a role is shaded
 
 
 def role_map(result: ClassifyResult) -> Figure:
@@ -79,7 +79,7 @@ def role_map_on(
 
 
 def _shade(role: Role, score: float) -> Any:
-    """Return a role's colour, the paler the lower the score."""
+    """Return a role's colour as RGB: the full colour at a score of 1, 15% of it at 0."""
     return 1 - (1 - np.array(to_rgb(role.colour))) * (0.15 + 0.85 * score)
 
 

@@ -14,7 +14,10 @@ Row = dict[str, Any]
 
 
 def head_row(head: HeadResult, *, with_stack: bool) -> Row:
-    """Return the flat numbers of one head, and what optional parts have measured of it."""
+    """Return the flat numbers of one head, and what optional parts have measured of it.
+
+    ``with_stack``: with columns for its stack and for cross-attention.
+    """
     row = _roles_and_scores(head, with_stack=with_stack)
     if head.cause is not None:
         row |= _losses(head.cause)
@@ -63,10 +66,16 @@ def _roles_and_scores(head: HeadResult, *, with_stack: bool) -> Row:
 def _losses(cause: HeadCause) -> Row:
     """Return the losses without a head, each with its two intervals."""
     row: Row = {}
-    for removal in ("zero", "mean", "noise", "beyond_noise"):
-        for field, number in vars(getattr(cause, removal)).items():
-            column = "loss" if field == "value" else field
-            row[f"{removal}_{column}"] = number
+    losses = {
+        "zero": cause.zero,
+        "mean": cause.mean,
+        "noise": cause.noise,
+        "beyond_noise": cause.beyond_noise,
+    }
+    for removal, loss in losses.items():
+        for field in fields(loss):
+            column = "loss" if field.name == "value" else field.name
+            row[f"{removal}_{column}"] = getattr(loss, field.name)
     row["zero_estimate"] = cause.zero_estimate
     row["mean_estimate"] = cause.mean_estimate
     return row
@@ -75,17 +84,20 @@ def _losses(cause: HeadCause) -> Row:
 def _matches(prefix: PrefixScore) -> Row:
     """Return the weights on the three places of repeated tokens."""
     row: Row = {}
-    for target, match in vars(prefix).items():
-        row[f"{target}_score"] = match.score
-        row[f"{target}_control"] = match.control
-        row[f"{target}_gain"] = match.gain.value
-        row[f"{target}_low"] = match.gain.low
-        row[f"{target}_high"] = match.gain.high
+    for place, match in (("after", prefix.after), ("same", prefix.same), ("before", prefix.before)):
+        row[f"{place}_score"] = match.score
+        row[f"{place}_control"] = match.control
+        row[f"{place}_gain"] = match.gain.value
+        row[f"{place}_low"] = match.gain.low
+        row[f"{place}_high"] = match.gain.high
     return row
 
 
 def relation_rows(heads: Sequence[HeadResult]) -> list[Row]:
-    """Return a row a head, relation and direction; ``confirmed_...`` is the second half."""
+    """Return a row for each head, relation and direction.
+
+    ``confirmed_...`` are the numbers on the second half of the corpus.
+    """
     rows = []
     for head in heads:
         for score in head.syntactic:
@@ -96,11 +108,19 @@ def relation_rows(heads: Sequence[HeadResult]) -> list[Row]:
 
 def _whole_corpus(score: SyntacticScore) -> Row:
     """Return the numbers of a relation on all sentences, each baseline in its own column."""
-    row = dict(vars(score))
-    del row["baselines"], row["uniform"], row["confirmed"]
-    row["accuracy"] = score.accuracy.value
-    row["low"] = score.accuracy.low
-    row["high"] = score.accuracy.high
+    row: Row = {
+        "relation": score.relation,
+        "direction": score.direction,
+        "accuracy": score.accuracy.value,
+        "accuracy_mean": score.accuracy_mean,
+        "baseline": score.baseline,
+        "baseline_offset": score.baseline_offset,
+        "trials": score.trials,
+        "selected": score.selected,
+        "labelled": score.labelled,
+        "low": score.accuracy.low,
+        "high": score.accuracy.high,
+    }
     return row | score.baselines
 
 

@@ -26,7 +26,8 @@ _ADVICE = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
 class KnownRoles:
     """What a classification says of the heads of a loaded model."""
 
-    by_place: dict[tuple[int, int], HeadResult]  # By row, and index among the layer's heads.
+    #: By layer and head as the loaded model counts them, which may have lost some
+    by_place: dict[tuple[int, int], HeadResult]
     heads: tuple[HeadRoles, ...] = ()  # With the heads' original numbers.
     corpus: str | None = None  # What the heads were classified on; None without classification.
     warnings: tuple[str, ...] = ()  # What makes the roles doubtful.
@@ -38,13 +39,14 @@ def read_classification(source: Classification) -> ClassifyResult:
         return source
     try:
         result = from_dict(ClassifyResult, json.loads(Path(source).read_text(encoding="utf-8")))
-        _weights_sha256(result)  # raises where there is none
+        _weights_sha256(result)  # raises KeyError where there is no such field
         if result.schema != SCHEMA or not result.heads:
-            raise KeyError("schema")
+            raise ValueError("another version of the schema, or no heads")
     except OSError as error:
         raise InputError(
             f"The classification {source} cannot be read ({error.strerror}); {_ADVICE}."
         ) from None
+    # What reading JSON of any other form into a result can raise.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(f"{source} is not a classification; {_ADVICE}.") from None
     return result
@@ -53,18 +55,23 @@ def read_classification(source: Classification) -> ClassifyResult:
 def classification_of(
     loaded: LoadedModel, source: Classification | None, folder: str | Path | None
 ) -> ClassifyResult | None:
-    """Return the classification of this model: the one that was named, or one in a folder.
+    """Return the classification of this model: ``source``, or else ``classify.json`` in a folder.
 
-    One that was not named but is in the folder is ignored where it cannot be used.
+    A user who names a source is told why it cannot be used; a file that just lies in the folder is
+    then passed over.
     """
-    if source is None:
-        path = Path(folder or "") / FILE
-        if folder is None or not path.is_file():
-            return None
-        try:
-            return classification_of(loaded, path, None)
-        except InputError:
-            return None
+    if source is not None:
+        return _checked_classification(loaded, source)
+    if folder is None or not (Path(folder) / FILE).is_file():
+        return None
+    try:
+        return _checked_classification(loaded, Path(folder) / FILE)
+    except InputError:
+        return None
+
+
+def _checked_classification(loaded: LoadedModel, source: Classification) -> ClassifyResult:
+    """Read a classification; that of another model is an error."""
     result = read_classification(source)
     if _weights_sha256(result) != loaded.weights_sha256:
         named = "" if isinstance(source, ClassifyResult) else f"{source} "
@@ -88,7 +95,8 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
         )
     classified = _weights_sha256(result)
     warnings: tuple[str, ...] = ()
-    if None not in (classified, loaded.weights_sha256) and classified != loaded.weights_sha256:
+    both_known = classified is not None and loaded.weights_sha256 is not None
+    if both_known and classified != loaded.weights_sha256:
         warnings = ("The classification (roles) was made with other weights than this model's.",)
     return KnownRoles(
         by_place=by_place,
@@ -102,7 +110,11 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
 
 
 def places(loaded: LoadedModel) -> dict[tuple[str, int, int], tuple[int, int]]:
-    """Map heads by their original names (stack, layer, head) to row and index in the model."""
+    """Map heads by their original names (stack, layer, head) to where they are in the model.
+
+    Where: the layer among all that are measured (``AttentionSite.row``), and the index among the
+    heads that the layer has left. If layer 0 has lost head 0, ("encoder", 0, 1) -> (0, 0).
+    """
     by_name = {}
     for site in loaded.sites:
         for index, original in enumerate(site.head_ids):

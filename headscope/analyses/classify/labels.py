@@ -1,12 +1,12 @@
 """From sums to labelled heads: every role is judged, and each head's result gathered.
 
-A label needs three things: the score reaches its threshold, it beats its baseline, and the
-Benjamini-Hochberg adjusted p-value of that comparison is at most q. The family of the adjustment is
-all heads.
+What is judged is the :class:`Evidence` of one stack: sums over the corpus, and thresholds. A label
+needs three things: the score reaches its threshold, it beats its baseline, and the
+Benjamini-Hochberg adjusted p-value of that comparison is at most q, over all heads.
 
 :func:`judge` asks each role's own test, which is in its module of ``roles/``; roles that are just a
 mean over queries have none, and share the test in this file. Below it: which roles the corpus
-cannot show, and the control with swapped trees.
+cannot show, and the control with other sentences' trees.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ HeadIds = Sequence[Sequence[int]]
 
 
 def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
-    """Return which entries of sums of this shape, (n_layers, n_heads), belong to a head."""
+    """Return which entries of sums of this shape, (n_layers, n_heads), belong to a head.
+
+    Heads that are left come first: shape (2, 3), head_ids [[0, 2], [1]] -> [[1, 1, 0], [1, 0, 0]].
+    """
     exists = np.zeros(shape, dtype=bool)
     for layer, ids in enumerate(head_ids):
         exists[layer, : len(ids)] = True
@@ -46,7 +49,7 @@ def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
 
 
 def judge(evidence: Evidence, head_ids: HeadIds) -> tuple[HeadResult, ...]:
-    """Judge all roles of a stack, and return a :class:`HeadResult` a head, by layer and head."""
+    """Judge all roles of a stack, and return a :class:`HeadResult` for each head, in order."""
     possible = roles_of(evidence.stack, labels=evidence.labels)
     # What is measured of each head, by the name of the field in its result; and what it earned.
     fields = _means_by_head(evidence)
@@ -79,7 +82,7 @@ def judge(evidence: Evidence, head_ids: HeadIds) -> tuple[HeadResult, ...]:
 
 
 def _means_by_head(evidence: Evidence) -> dict[HeadIndex, dict[str, Any]]:
-    """Return every head's means by name, without those that its result has with an interval."""
+    """Return every head's means by name, but for those that get a field with an interval."""
     with_interval = {"alignment", "diagonal", *(role.key for role in roles_with_keys())}
     means = evidence.means.means()
     fields: dict[HeadIndex, dict[str, Any]] = {head: {} for head in evidence.heads}
@@ -91,7 +94,7 @@ def _means_by_head(evidence: Evidence) -> dict[HeadIndex, dict[str, Any]]:
 
 
 def _judgements(evidence: Evidence, possible: Sequence[Role]) -> Iterator[Judged]:
-    """Yield what the roles' own tests say, then that of the means.
+    """Yield what the roles' own tests say, then what the test of means says.
 
     Roles with the same test, such as both directions of monotonic heads, are judged by it once.
     """
@@ -118,7 +121,7 @@ def _judge_means(evidence: Evidence, possible: Sequence[Role]) -> Iterator[Judge
                 weights[head][role.key] = Estimate(
                     finite(numbers.values[head]), finite(low[head]), finite(high[head])
                 )
-        # A mean without a baseline needs as much of the corpus as its role asks for.
+        # With the threshold as baseline nothing else says that the corpus is too small.
         if numbers.against == "threshold" and why_untestable(role, evidence):
             continue
         least = role.least(evidence.thresholds)

@@ -1,4 +1,9 @@
-"""What ``headscope classify`` can be asked."""
+"""What ``headscope classify`` can be asked.
+
+Each field of :class:`ClassifyOptions` is a keyword in Python, a flag and a key of a config file.
+``--help`` shows those marked ``Usual``, ``--help-all`` every ``Option``. In messages ``$task``
+stands for the option ``task``, spelled as the user's interface does.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +148,7 @@ class ClassifyOptions(ResumableOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse what says how ablate or patch measures, where they are off."""
+        """Refuse options that say how ablate or patch measures, where these are off."""
         super().check()
         if not self.ablate and (self.data is not None or self.task != "fidelity"):
             raise OptionError(
@@ -160,7 +165,7 @@ class ClassifyOptions(ResumableOptions):
             )
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the passes: one, a second with controls, and with causes one for each head."""
+        """Name the steps of this run, for its progress."""
         names = ["model"]
         if self.control:
             names.append("control")

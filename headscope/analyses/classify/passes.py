@@ -1,8 +1,9 @@
 """One pass over a corpus takes all sums; from them the heads of each stack are labelled.
 
-The passes are planned (:func:`plan_passes`), a :class:`PassRunner` streams each one's batches
-through the model and adds up what the heads do, and :meth:`TextPass.label` judges the heads by
-these sums.
+:func:`plan_passes` makes a :class:`TextPass` for each pass, :func:`label_stacks` goes through them.
+In each a :class:`PassRunner` streams the batches through the model and adds up what the heads do in
+:class:`StackSums`, and :meth:`TextPass.label` judges the heads by these sums. The runner comes
+first in this file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from headscope.analyses.classify.kernel import kernel_hits
 from headscope.analyses.classify.labels import HeadIds, existing, judge, judge_swapped, untestable
 from headscope.analyses.classify.result import StackCorpus, SwappedControl
 from headscope.analyses.classify.roles import Thresholds
-from headscope.analyses.classify.rows import RowReducer
+from headscope.analyses.classify.rows import RowReducer, RowSummary
 from headscope.analyses.classify.scores import HeadResult
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.core.accumulator import Array
@@ -42,8 +43,9 @@ from headscope.models.run.routing import Router, routed
 from headscope.models.run.side_by_side import side_by_side
 from headscope.session.resume import RunState
 
-Addition = Callable[[], None]  # Adds one batch to the sums.
-_ReadBatch = tuple[int, list[Addition]]  # Rows done so far, and what a batch adds to the sums.
+Addition = Callable[[], None]  # Adds one batch to the sums of one stack.
+#: Sentences or pairs seen so far, and what a batch adds to the sums.
+_ReadBatch = tuple[int, list[Addition]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class PassRunner:
 
     stacks: tuple[str, ...]  # All that the run measures
     thresholds: Thresholds
-    progress: Progress  # Gets (pass, rows done, rows) of this process's share
+    #: Gets (pass, done, all): sentences or pairs of this process's share
+    progress: Progress
     state: RunState[StackSums]  # Where the sums are saved
     labelled: bool = False  # Whether sources and targets come with a user's pairs of words
 
@@ -61,24 +64,25 @@ class PassRunner:
     ) -> StackSums:
         """Stream batches through some stacks of a model once; return the sums of all processes.
 
-        ``name`` is that of the pass, for its progress and its saved state.
+        ``name`` is the pass's, for its progress and its saved state.
         """
+        # Of an interrupted run the first batches are already in the saved sums.
         blank = partial(blank_sums, loaded, self.stacks, self.labelled)
         n_done, sums = self.state.load(blank(), name)
-        # Of an interrupted run the first batches are already in the sums.
+        # Several copies of the model (replicas) read a batch each, where processors allow it.
+        # Labelled pairs are added to the sums inside the model's run, so then it runs alone.
         results = side_by_side(
             loaded,
             batches.after(n_done),
             lambda replica: _batch_reader(replica, loaded, stacks, sums),
-            # A user's pairs in cross-attention are added to the sums at once, in order.
             alone=sums.labelled is not None and "cross" in stacks,
         )
         n_read = n_done
-        for n_read, (rows_seen, additions) in enumerate(results, start=n_done + 1):
+        for n_read, (n_examples, additions) in enumerate(results, start=n_done + 1):
             for add in additions:
                 add()
             self.state.note(name, n_read, sums)
-            self.progress(name, rows_seen, batches.size)
+            self.progress(name, n_examples, batches.size)
             if n_read % 16 == 0:
                 release_memory()  # what lies between blocks in use grows with the corpus
         total = merged(sums, blank, f"the sums of {name}")
@@ -91,16 +95,16 @@ class PassRunner:
 def _batch_reader(
     replica: LoadedModel, loaded: LoadedModel, stacks: Sequence[str], sums: StackSums
 ) -> Iterator[Callable[[tuple[int, Batch]], _ReadBatch]]:
-    """Yield a function that runs a batch through a copy of the model and returns what it adds.
+    """Yield a function that runs a batch through ``replica``, a copy of the model.
 
-    Several copies run at a time. The additions of a batch are returned, not made, so that the
-    caller can make them in the order of the corpus; only :attr:`StackSums.labelled` observes the
-    model itself.
+    It returns what the batch adds to ``sums``. Several copies run at a time, so additions are not
+    made at once: the caller makes them in the order of the corpus. Only :attr:`StackSums.labelled`
+    observes the model itself.
     """
     additions: list[Addition] = []
 
-    def add_later(stack_sums: HeadMeasures | CrossHeads, *summary: Any) -> None:
-        additions.append(partial(stack_sums.update, *summary))
+    def add_later(stack_sums: HeadMeasures | CrossHeads, rows: RowSummary, batch: Batch) -> None:
+        additions.append(partial(stack_sums.update, rows, batch))
 
     observers: list[RowReducer | LabelledHeads] = []
     for stack in stacks:
@@ -114,14 +118,14 @@ def _batch_reader(
     with routed(replica.model, Router(sites, observers, unmeasured_sites=unmeasured)) as router:
 
         def read(numbered_batch: tuple[int, Batch]) -> _ReadBatch:
-            rows_seen, on_host = numbered_batch
+            n_examples, on_host = numbered_batch
             batch = on_host.to(replica.device)
             for observer in observers:
                 observer.start(batch)
             router.run(partial(replica.forward, *batch.inputs))
             additions_of_batch = additions.copy()
             additions.clear()
-            return rows_seen, additions_of_batch
+            return n_examples, additions_of_batch
 
         yield read
 
@@ -139,9 +143,9 @@ class StackLabels(NamedTuple):
     """The labelled heads of one stack, and what they were measured on."""
 
     heads: tuple[HeadResult, ...]
-    untestable: dict[str, str]
+    untestable: dict[str, str]  # Roles that the corpus cannot show, each with the reason
     corpus: StackCorpus
-    swapped: SwappedControl | None = None
+    swapped: SwappedControl | None = None  # Labels on other sentences' trees; None without trees
 
 
 @dataclass(frozen=True)
@@ -151,8 +155,9 @@ class TextPass:
     stacks: tuple[str, ...]
     corpus: Corpus
     batches: Batches[Any, Any]
-    suffix: str = ""  # Added to the name of the model that is measured, for progress
-    swapped: Batches[Any, Any] | None = None  # Every target with the source of another pair
+    suffix: str = ""  # Added to the name of the pass: ``model, sources``
+    #: The control of cross-attention: every target with the source of another pair
+    swapped: Batches[Any, Any] | None = None
 
     def label(self, loaded: LoadedModel, runner: PassRunner, name: str) -> Iterator[StackLabels]:
         """Measure a model, and label the heads of these stacks.
@@ -189,13 +194,13 @@ class TextPass:
         """Judge the heads of one stack by its sums, and give layers their original numbers."""
         stack_sums = sums.by_stack[stack]
         sites = loaded.only(stack).sites
-        head_ids = [tuple(site.head_ids) for site in sites]
+        head_ids = [tuple(site.head_ids) for site in sites]  # original numbers of the heads left
         means = stack_sums if isinstance(stack_sums, CrossHeads) else stack_sums.profile
         edge_sums = self._edge_sums(stack, sums)
-        hits_by_kernel: Array | None = None
+        hits_of_kernels: Array | None = None
         swapped_control: SwappedControl | None = None
         if edge_sums is not None:
-            hits_by_kernel, swapped_control = self._kernels(edge_sums, thresholds, head_ids)
+            hits_of_kernels, swapped_control = self._kernels(edge_sums, thresholds, head_ids)
         evidence = Evidence(
             stack=stack,
             sums=stack_sums,
@@ -204,7 +209,7 @@ class TextPass:
             swapped=swapped_sources if isinstance(swapped_sources, CrossHeads) else None,
             edges=None if edge_sums is None else edge_sums.syntactic,
             labels=self.corpus.labels_of(stack),
-            kernel_hits=hits_by_kernel,
+            kernel_hits=hits_of_kernels,
         )
         heads = judge(evidence, head_ids)
         return StackLabels(
@@ -242,14 +247,14 @@ class TextPass:
             total = int(stack_sums.units + stack_sums.skipped)
         else:
             total = int(stack_sums.profile.units)
-        if not total:
-            rows = "sentences"
+        if total == 0:
+            unit = "sentences"
             why = "is longer than the model's limit, or the tokenizer makes no piece of its words"
             if self.swapped is not None:
-                rows = "pairs"
+                unit = "pairs"
                 why = "has a side that is longer than the model's limit, or that yields no token"
             raise CorpusError(
-                f"None of the {self.batches.n_items} {rows} of {self.corpus.name} could be "
+                f"None of the {self.batches.n_items} {unit} of {self.corpus.name} could be "
                 f"measured: each {why}."
             )
         return total

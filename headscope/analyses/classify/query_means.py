@@ -1,9 +1,12 @@
-"""Means over content queries: sums by sequence, so that intervals treat sequences as the sample."""
+"""Means over content queries: sums by sequence, so that intervals treat sequences as the sample.
+
+A *content query* is a token that is not special; a *sequence* is a sentence, or a pair of source
+and target. :class:`QueryMeans` is filled by its subclasses and read by the tests of roles.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +20,10 @@ from headscope.stats.statistics import effective_units, ratio, ratio_error
 class QueryMeans(Accumulator):
     """Means over content queries of several quantities, for every head.
 
-    A sequence is a sentence, or a pair of source and target. It adds its sum over queries, not each
-    query, so that an interval can treat the sequence as the sampled unit. A subclass names the
-    quantities, and gives :meth:`count` and :meth:`add` theirs for every batch.
+    A sequence adds its sum over queries, not each query. The mean is sum / queries, a ratio of two
+    totals over sequences; its error needs their squares and products as well (two sequences with
+    sums 3 and 1 over 4 and 2 queries: mean 4 / 6). A subclass names the quantities, and calls
+    :meth:`count` and :meth:`add` for every batch.
     """
 
     quantities: tuple[str, ...]  # What is averaged
@@ -45,16 +49,16 @@ class QueryMeans(Accumulator):
         self.sampled += numpy((queries > 0).sum(dim=0))
         self.uniform += numpy(torch.stack([widest(shares).sum() for shares in expected]))
 
-    def add(self, heads: Any, sums: Tensor, queries: Tensor) -> None:
-        """Add each sequence's sums, (batch, heads, quantities), to the heads that an index selects.
+    def add(self, sums: Tensor, queries: Tensor) -> None:
+        """Add each sequence's sums, (batch, heads of all layers, quantities).
 
         ``queries`` (batch, quantities) as in :meth:`count`.
         """
         products = torch.einsum("bhq,bq->hq", sums, queries.to(sums))
-        shape = self.sums[heads].shape
-        self.sums[heads] += numpy(sums.sum(dim=0)).reshape(shape)
-        self.squares[heads] += numpy(sums.square().sum(dim=0)).reshape(shape)
-        self.products[heads] += numpy(products).reshape(shape)
+        shape = self.sums.shape
+        self.sums += numpy(sums.sum(dim=0)).reshape(shape)
+        self.squares += numpy(sums.square().sum(dim=0)).reshape(shape)
+        self.products += numpy(products).reshape(shape)
 
     def means(self) -> Array:
         """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""

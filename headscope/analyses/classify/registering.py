@@ -91,6 +91,8 @@ def register(
     if not re.fullmatch("#[0-9a-fA-F]{6}", colour):
         raise InputError(f"The colour of the role {key} is {colour!r}; write it as #RRGGBB.")
     rgb = [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
+    pale = [255 - (255 - value) // 4 for value in rgb]
+    deep = [value // 2 for value in rgb]
     role = Role(
         rank=NO_ROLE.rank,
         key=key,
@@ -98,8 +100,8 @@ def register(
         mark=mark or key[:5],
         colour=colour,
         style=colour,
-        light="#" + "".join(f"{255 - (255 - value) // 4:02x}" for value in rgb),
-        dark="#" + "".join(f"{value // 2:02x}" for value in rgb),
+        light="#" + "".join(f"{value:02x}" for value in pale),
+        dark="#" + "".join(f"{value:02x}" for value in deep),
         stacks=tuple(stacks),
         words=words or key,
         source=source,
@@ -144,7 +146,7 @@ def _check_names(role: Role) -> None:
 
 
 def _check_threshold(role: Role) -> None:
-    """Refuse what is no share, True among it."""
+    """Refuse what is no number between 0 and 1; True counts as none."""
     threshold = role.threshold
     is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
     if not is_number or not 0 < float(threshold) < 1:

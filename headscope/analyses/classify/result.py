@@ -17,7 +17,7 @@ from headscope.analyses.classify.optional.results import (
     UserPairs,
 )
 from headscope.analyses.classify.roles import Role, role_in, roles_of
-from headscope.analyses.classify.scores import HeadResult as HeadResult
+from headscope.analyses.classify.scores import HeadResult as HeadResult  # "as": exported, too
 from headscope.analyses.classify.scores import HeadRoles as HeadRoles
 from headscope.core.heads import layer_numbers
 from headscope.session.measured import Measured
@@ -75,7 +75,7 @@ class ControlResult:
 
     swapped: SwappedControl | None = None  # None for text without trees
     seed: int | None = None  # Of the random weights; None, like all below, unless asked for
-    heads: int | None = None
+    heads: int | None = None  # Heads with random weights that were measured
     #: By role: heads with random weights that earned it. For syntactic and rare these are false
     #: positives; for others they say what the role is worth: random heads are broad, too.
     roles: dict[str, int] = field(default_factory=dict)
@@ -103,7 +103,11 @@ class ControlResult:
 
 @dataclass(frozen=True, repr=False)
 class ClassifyResult(Measured):
-    """What every attention head does, measured on one corpus."""
+    """What every attention head does, measured on one corpus.
+
+    ``Compare`` and ``Setting`` mark what a comparison of two runs compares, and what has to be
+    equal for it.
+    """
 
     corpus: Annotated[CorpusInfo, Setting()]  # What it was measured on.
     thresholds: dict[str, Any]  # The values of :class:`headscope.Thresholds` that were used.

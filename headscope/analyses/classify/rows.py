@@ -1,18 +1,24 @@
-"""Reduce patterns to a few numbers per query row; nothing else in classify holds n x n arrays.
+"""Reduce patterns to a few numbers per row; nothing else in classify holds n x n arrays.
 
-Every measurement of ``classify`` needs the same few facts of a pattern row (where its largest
-content weight lies, its entropy, its mass on special tokens, ...). They are computed once per chunk
-while the chunk is in the processor's cache; what is left is a few times n numbers per head.
+A row of a pattern is the attention of one query. Every measurement of ``classify`` needs the same
+few facts of a row (where its largest content weight lies, its entropy, its mass on special tokens,
+...). They are computed once per chunk while the chunk is in the processor's cache; what is left is
+a few times n numbers per head.
 
-:class:`RowSummary` is what is left of a batch. :class:`RowReducer` observes the attention sites and
-fills it; :class:`SentenceReducer` does what only sentences have: words, relative positions, and a
-picture of each head.
+:class:`RowSummary` is what is left of a batch of examples: sentences, or pairs of source and
+target. :class:`RowReducer` fills it: a run calls ``start`` with each padded :class:`Batch`, then
+``observe`` with every chunk of a layer's :class:`Activations` (some examples, some heads), and
+``finish`` after every layer. :class:`SentenceReducer` helps it with what only sentences have:
+words, relative positions, and a picture of each head.
+
+*Content* tokens are those that are not special. A word stands at its *first piece*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,12 +34,12 @@ from headscope.data.batches import Batch, Source
 LONG = 20  # Tokens, special ones included, that a row must see to tell a broad head from others.
 FEWEST = 3  # Content queries, and content keys, of a pair that can show an order.
 #: Subtracted from weights to take keys out of an argmax: more than any sum of weights (a word of m
-#: pieces attends with up to m in all), and several times as fast as filling them in by a mask.
+#: pieces attends with up to m in all). Several times as fast as ``masked_fill``.
 OUT = 1e6
 #: Relative positions that the positional score looks at.
 OFFSETS = tuple(r for r in range(-5, 6) if r != 0)
-SIDE = 16  # Rows and columns of a head's mean attention: the first 15 tokens and the last.
-FARTHEST = 20  # Word offsets further away than this count as this.
+SIDE = 16  # Rows and columns of a head's picture: the first 15 tokens and the last.
+FARTHEST = 20  # A word that is further away counts as if it were this far away.
 #: Word offsets that a head's distance kernel is measured at.
 WORD_OFFSETS = tuple(r for r in range(-FARTHEST, FARTHEST + 1) if r != 0)
 _NOTHING = torch.zeros(0)
@@ -43,33 +49,34 @@ _NOTHING = torch.zeros(0)
 class RowSummary:
     """Sums that summarise all patterns of one batch.
 
-    The heads of all layers are one axis, layer by layer; where a layer has lost heads the last
-    entries of its share are 0. Sums are over queries, in float64. Fields after ``mass`` are empty
-    for cross-attention.
+    The heads of all layers are one axis, ``heads`` = n_layers * n_heads, layer by layer; where a
+    layer has lost heads the last entries of its share are 0. All but the three that name an
+    ``argmax`` are sums over the content queries of an example, in float64. Fields after ``mass``
+    are empty for cross-attention.
     """
 
-    #: (batch, n_layers * n_heads, pos): position of the largest weight on a content key; ties, up
-    #: to rounding, go to the lowest position
+    #: (batch, heads, pos): for each query the position of the largest weight on a content key;
+    #: ties, up to rounding, go to the lowest position
     argmax: Tensor
-    top: Tensor  # (batch, n_layers * n_heads): largest weight on a content key
-    entropy: Tensor  # (batch, n_layers * n_heads): entropy of the full row, nats
-    #: (..., 2): entropy / ln n, n the keys that the row may see: over rows of two keys or more, and
-    #: over rows of LONG keys or more
+    top: Tensor  # (batch, heads): the largest weight on a content key
+    entropy: Tensor  # (batch, heads): entropy of the full row, nats
+    #: (batch, heads, 2): entropy / ln n, n the keys that the row may see: over rows of two keys or
+    #: more, and over rows of LONG keys or more
     relative: Tensor
-    #: (..., 4 + roles with keys): mass on special tokens, the first special, the last, punctuation,
-    #: and on the keys of each role that names them; of cross-attention the first three
+    #: (batch, heads, 4 + roles with keys): mass on special tokens, the first special, the last,
+    #: punctuation, and on the keys of each role that names them; of cross-attention the first three
     mass: Tensor
-    #: As ``argmax``, at first pieces: first piece of the word attended to most, itself excluded;
-    #: attention to a word is the sum over its pieces, from a word the mean over its pieces
+    #: (batch, heads, pos), at first pieces: the first piece of the word, other than the query's
+    #: own, that is attended to most. Attention to a word is the sum over its pieces.
     word_argmax: Tensor = _NOTHING
     word_argmax_mean: Tensor = _NOTHING  # The same, with the mean over the attended word's pieces
-    #: (n_layers * n_heads, SIDE, SIDE): weights between the tokens of :func:`corners`, summed over
-    #: the batch
+    #: (heads, SIDE, SIDE): weights between the tokens of :func:`corners`, summed over the batch
     corner: Tensor = _NOTHING
-    band: Tensor = _NOTHING  # (..., len(OFFSETS)): P[i, i + r] for each offset r, 0 outside
-    #: (..., len(WORD_OFFSETS)): over word pairs at each word offset, the attention to a word (mean
-    #: over its pieces) from a word (mean over its pieces). Only of sentences in the first half; 0
-    #: for the others.
+    #: (batch, heads, len(OFFSETS)): P[i, i + r] for each offset r; 0 where there is no i + r
+    band: Tensor = _NOTHING
+    #: (batch, heads, len(WORD_OFFSETS)): over the pairs of words at each word offset, the attention
+    #: from a word (mean over its pieces) to a word (mean over its pieces). Only of sentences in the
+    #: first half of the corpus; 0 for the others.
     by_distance: Tensor = _NOTHING
 
 
@@ -84,15 +91,19 @@ def ordered_queries(source: Source) -> Tensor:
 
 
 def word_offset_index(step: Tensor) -> Tensor:
-    """Return the indices of word offsets, clipped to FARTHEST, in WORD_OFFSETS, which lacks 0."""
+    """Return the indices in WORD_OFFSETS of word offsets from -FARTHEST to FARTHEST.
+
+    WORD_OFFSETS lacks 0: -20 -> 0, -1 -> 19, 1 -> 20, 20 -> 39.
+    """
     return step + FARTHEST - (step > 0).long()
 
 
 def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return which tokens the picture of a head shows: the first SIDE - 1 and the last one.
 
-    ``mask`` (batch, pos) is 1 at tokens. Returns their positions and whether there is such a token,
-    both (batch, SIDE); in a short sentence the last token is shown only as the last one.
+    ``mask`` (batch, pos) is 1 at tokens. Returns their positions, and whether there is such a
+    token, both (batch, SIDE). Of three tokens 0 and 1 stand in the first two places and 2 in the
+    last one; no token exists for the places between.
     """
     last = mask.sum(dim=1, keepdim=True) - 1
     first_tokens = torch.arange(SIDE - 1, device=mask.device).expand(len(mask), -1)
@@ -102,28 +113,38 @@ def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def keys_of_roles(batch: Batch) -> list[Tensor]:
-    """Return the keys that registered roles name, for each role a mask (batch, pos, pos).
+    """Return the keys that registered roles name, for each role a mask (batch, query, key).
 
-    Only keys that the query may see are in it.
+    A mask holds only keys that the query may see. ``role.keys`` is a user's function, so what it
+    returns is checked.
     """
-    real = batch.attention_mask.bool()[:, None]
-    shape = (batch.size[0], batch.size[1], batch.size[1])
+    real = batch.attention_mask.bool()[:, None]  # [batch, 1, key]
+    n_examples, n = batch.size
+    shape = (n_examples, n, n)
     masks = []
     for role in roles_with_keys():
         assert role.keys is not None
-        mask = role.keys(batch)
-        try:
-            if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-                raise TypeError
-            mask = mask.to(real.device).expand(shape) & real
-        except (TypeError, RuntimeError):
-            actual = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask)
+        keys = role.keys(batch)
+        if not _broadcasts(keys, shape):
+            actual = f"{keys.dtype} {tuple(keys.shape)}" if isinstance(keys, Tensor) else type(keys)
             raise InputError(
                 f"The keys of the role {role.key} are {actual}; give a tensor of bool that "
                 f"broadcasts to (batch, query_pos, key_pos), here {shape}."
-            ) from None
+            )
+        mask = keys.to(real.device).expand(shape) & real
         masks.append(mask.tril() if batch.causal else mask)
     return masks
+
+
+def _broadcasts(keys: Any, shape: tuple[int, ...]) -> bool:
+    """Whether this is a tensor of bool that broadcasts to a shape."""
+    if not isinstance(keys, Tensor) or keys.dtype != torch.bool:
+        return False
+    try:
+        keys.expand(shape)
+    except RuntimeError:
+        return False
+    return True
 
 
 class RowMeasure(Accumulator):
@@ -137,37 +158,40 @@ class RowMeasure(Accumulator):
 class SentenceReducer:
     """Reduces the patterns of one batch of sentences to what only sentences have.
 
-    These are, in the words of :class:`RowSummary`, ``band``, ``by_distance``, ``word_argmax``,
-    ``word_argmax_mean`` and, by :meth:`picture`, ``corner``.
+    These are the fields ``band``, ``by_distance``, ``word_argmax``, ``word_argmax_mean`` and, by
+    :meth:`picture`, ``corner`` of a :class:`RowSummary`.
     """
 
     def __init__(self, batch: Batch, content: Tensor) -> None:
         """Prepare what every layer shares; ``content`` (batch, pos) is 1 at content tokens."""
-        n_rows, n = batch.size
+        n_examples, n = batch.size
         device = batch.input_ids.device
         self._content = content
         self._half = batch.half
 
-        # Positions at each offset from a query, and whether there is a token: (pos, offsets).
+        # Positions at each offset from a query, and whether there is one: (pos, offsets).
         target = torch.arange(n, device=device)[:, None] + torch.tensor(OFFSETS, device=device)
         self._band_index = target.clamp(0, n - 1)
         self._band_valid = (target >= 0) & (target < n)
 
-        # A word stands at its first piece; its other pieces are added to that by the folds of
-        # Batch. Later pieces are no words; 1 / pieces turns sums over pieces to means.
+        # A word stands at its first piece; later pieces are no words. 1 / pieces turns sums over
+        # pieces to means. Both (batch, pos).
         self._no_word = -OUT * (~batch.first_piece).float()
         self._per_piece = batch.first_piece / batch.pieces.clamp(min=1).float()
+        #: Additions that gather each word's later pieces at its first, in a few steps (folds). A
+        #: fold has three rows: example, position to add, position to add it to. Of a word with
+        #: pieces at 4, 5 and 6 of example 0: first (0, 5, 4), then (0, 6, 4).
         self._folds = batch.folds
-        row_numbers = torch.arange(n_rows + 1, device=device)
-        #: Where the additions of each row start, in each fold
+        #: Where in each fold the additions of each example start
+        example_numbers = torch.arange(n_examples + 1, device=device)
         self._fold_starts = [
-            torch.searchsorted(fold[0], row_numbers).tolist() for fold in batch.folds
+            torch.searchsorted(fold[0], example_numbers).tolist() for fold in batch.folds
         ]
 
-        # Index into WORD_OFFSETS of the distance from word to word, at their first pieces; one
-        # index more is for all other pairs of tokens. (batch, query_pos, key_pos)
-        word = batch.first_piece.long().cumsum(dim=1)
-        step = (word[:, None, :] - word[:, :, None]).clamp(-FARTHEST, FARTHEST)
+        # For every pair of two words' first pieces, the index of their distance in WORD_OFFSETS;
+        # for all other pairs of tokens one index more. (batch, query_pos, key_pos)
+        word_number = batch.first_piece.long().cumsum(dim=1)
+        step = (word_number[:, None, :] - word_number[:, :, None]).clamp(-FARTHEST, FARTHEST)
         two_words = batch.first_piece[:, :, None] & batch.first_piece[:, None] & (step != 0)
         self._offset_index = torch.where(two_words, word_offset_index(step), len(WORD_OFFSETS))
 
@@ -186,27 +210,31 @@ class SentenceReducer:
             "by_distance": zeros(*heads, len(WORD_OFFSETS)),
         }
 
-    def reduce(self, pattern: Tensor, content_weights: Tensor, rows: slice) -> dict[str, Tensor]:
+    def reduce(
+        self, pattern: Tensor, content_weights: Tensor, examples: slice
+    ) -> dict[str, Tensor]:
         """Reduce a chunk to relative positions, words and word offsets.
 
-        ``content_weights`` is the pattern, with keys that are no content far below 0; it is
-        overwritten.
+        ``examples`` are those of the batch that the chunk holds. ``pattern`` is (examples, heads,
+        query, key); ``content_weights`` is the same with keys that are no content far below 0, and
+        is overwritten.
         """
         at_offsets = pattern.gather(-1, self._band_index.expand(*pattern.shape[:2], -1, -1))
-        inside = (self._band_valid * self._content[rows][..., None]).to(pattern.dtype)
-        word_weights = self._sum_pieces(content_weights, rows)
-        mean_weights = word_weights * self._per_piece[rows, None, None, :].to(word_weights.dtype)
-        by_distance = self._by_distance(mean_weights, rows)
-        no_word = self._no_word[rows, None, None, :].to(word_weights.dtype)
+        counted = (self._band_valid * self._content[examples][..., None]).to(pattern.dtype)
+        word_weights = self._sum_pieces(content_weights, examples)
+        per_piece = self._per_piece[examples, None, None, :].to(word_weights.dtype)
+        mean_weights = word_weights * per_piece
+        by_distance = self._by_distance(mean_weights, examples)
+        no_word = self._no_word[examples, None, None, :].to(word_weights.dtype)
         # Word weights last: they are overwritten.
         return {
-            "band": torch.einsum("bhir,bir->bhr", at_offsets, inside),
+            "band": torch.einsum("bhir,bir->bhr", at_offsets, counted),
             "by_distance": by_distance,
             "word_argmax": _other_word(word_weights, no_word),
             "word_argmax_mean": _other_word(mean_weights, no_word),
         }
 
-    def _sum_pieces(self, weights: Tensor, rows: slice) -> Tensor:
+    def _sum_pieces(self, weights: Tensor, examples: slice) -> Tensor:
         """Turn weights between tokens to weights between words, at first pieces, in place.
 
         A word attends with all its pieces (their sum has the argmax of their mean), and is attended
@@ -214,40 +242,43 @@ class SentenceReducer:
         """
         folds = []
         for fold, starts in zip(self._folds, self._fold_starts, strict=True):
-            row, piece, first_piece = fold[:, starts[rows.start] : starts[rows.stop]]
-            folds.append((row - rows.start, piece, first_piece))
-        by_query = weights.transpose(1, 2)  # (rows, query_pos, n_heads, key_pos)
-        for row, piece, first_piece in folds:
-            by_query[row, first_piece] += by_query[row, piece]
-        by_key = weights.permute(0, 3, 1, 2)  # (rows, key_pos, n_heads, query_pos)
-        for row, piece, first_piece in folds:
-            by_key[row, first_piece] += by_key[row, piece]
+            in_chunk = slice(starts[examples.start], starts[examples.stop])
+            example, piece, first_piece = fold[:, in_chunk]
+            folds.append((example - examples.start, piece, first_piece))
+        by_query = weights.transpose(1, 2)  # a view: [examples, query, heads, key]
+        for example, piece, first_piece in folds:
+            by_query[example, first_piece] += by_query[example, piece]
+        by_key = weights.permute(0, 3, 1, 2)  # a view: [examples, key, heads, query]
+        for example, piece, first_piece in folds:
+            by_key[example, first_piece] += by_key[example, piece]
         return weights
 
-    def _by_distance(self, mean_weights: Tensor, rows: slice) -> Tensor:
-        """Add up the weights of word pairs by word offset: (rows, n_heads, WORD_OFFSETS).
+    def _by_distance(self, mean_weights: Tensor, examples: slice) -> Tensor:
+        """Add up the weights of word pairs by word offset: (examples, heads, WORD_OFFSETS).
 
         ``mean_weights`` are means over the attended word's pieces. Sentences of the second half of
         the corpus have 0.
         """
-        first_half = torch.nonzero(self._half[rows] == 0)[:, 0]
-        # Means over the attending word's pieces, too: (rows of the half, n_heads, pairs of tokens)
-        per_query_piece = self._per_piece[rows][first_half][:, None, :, None].to(mean_weights)
+        first_half = torch.nonzero(self._half[examples] == 0)[:, 0]  # indices of examples
+        # Means over the attending word's pieces, too: [first half, heads, pairs of tokens]
+        per_query_piece = self._per_piece[examples][first_half][:, None, :, None].to(mean_weights)
         pair_weights = widest(mean_weights[first_half] * per_query_piece).flatten(2)
-        offset_index = self._offset_index[rows][first_half].flatten(1)[:, None]
+        offset_index = self._offset_index[examples][first_half].flatten(1)[:, None]
+        # The last index gathers what is no pair of words.
         by_distance = pair_weights.new_zeros(*mean_weights.shape[:2], len(WORD_OFFSETS) + 1)
         by_distance[first_half] = by_distance[first_half].scatter_add_(
             2, offset_index.expand_as(pair_weights), pair_weights
         )
         return by_distance[..., :-1]
 
-    def picture(self, pattern: Tensor, rows: slice) -> Tensor:
-        """Sum the weights between the tokens of the picture over rows: (heads, SIDE, SIDE)."""
-        n_heads = pattern.shape[1]
-        tokens = self._corner_tokens[rows, None].expand(-1, n_heads, -1)  # (rows, heads, SIDE)
-        corner = pattern.gather(2, tokens[..., None].expand(*tokens.shape, pattern.shape[-1]))
-        corner = corner.gather(3, tokens[..., None, :].expand(*tokens.shape, SIDE))
-        return (widest(corner) * self._in_corner[rows, None]).sum(dim=0)
+    def picture(self, pattern: Tensor, examples: slice) -> Tensor:
+        """Sum weights between the tokens of the picture over examples: (heads, SIDE, SIDE)."""
+        n_examples, n_heads, _, n_keys = pattern.shape
+        tokens = self._corner_tokens[examples, None].expand(-1, n_heads, -1)
+        of_queries = tokens[..., None].expand(n_examples, n_heads, SIDE, n_keys)
+        of_keys = tokens[..., None, :].expand(n_examples, n_heads, SIDE, SIDE)
+        corner = pattern.gather(2, of_queries).gather(3, of_keys)
+        return (widest(corner) * self._in_corner[examples, None]).sum(dim=0)
 
 
 def _other_word(weights: Tensor, no_word: Tensor) -> Tensor:
@@ -281,10 +312,10 @@ class RowReducer:
         self._batch = batch
         self._layer = 0
         # Which tokens are queries, which keys are content, how many keys a query may see, and which
-        # keys are special or punctuation; each (batch, pos).
+        # keys count for ``mass``; each (batch, pos).
         self._keys_of_roles: list[Tensor] = []
         if self._stack == "cross":
-            assert batch.source is not None
+            assert batch.source is not None  # cross-attention reads one
             query = ordered_queries(batch.source)
             content_key = batch.source.content
             visible = batch.source.attention_mask.sum(dim=1, keepdim=True).expand_as(query)
@@ -295,16 +326,17 @@ class RowReducer:
             visible = batch.visible
             marks = [batch.special, batch.first_special, batch.last_special, batch.punctuation]
             self._keys_of_roles = [mask.float() for mask in keys_of_roles(batch)]
-        self._content = widest(query)
+        self._is_query = widest(query)
         self._no_content = -OUT * (~content_key).float()
         self._marks = torch.stack(marks, dim=-1).float()
-        # 1 / ln n at queries that see n keys: n >= 2, and n >= LONG; (batch, query_pos, 2)
+        # 1 / ln n at queries that see n keys, for ``relative``: n >= 2, and n >= LONG; elsewhere 0.
         enough = torch.stack([visible >= least for least in (2, LONG)], dim=-1)
-        self._per_log = (enough & query[..., None]) / widest(visible.clamp(min=2)).log()[..., None]
+        log_visible = widest(visible.clamp(min=2)).log()
+        self._per_log = (enough & query[..., None]) / log_visible[..., None]  # [batch, query, 2]
 
         # Every quantity is allocated before the first chunk: nothing small is then left among a
         # layer's large temporaries, which would keep the C library from using their memory again.
-        zeros = self._content.new_zeros
+        zeros = self._is_query.new_zeros
         heads = (len(query), *self._shape)
         self._summary = {
             "argmax": zeros(*heads, query.shape[1], dtype=torch.int64),
@@ -315,48 +347,49 @@ class RowReducer:
         }
         self._sentences: SentenceReducer | None = None
         if self._stack != "cross":
-            self._sentences = SentenceReducer(batch, self._content)
+            self._sentences = SentenceReducer(batch, self._is_query)
             self._summary |= self._sentences.blank(heads)
             self._corners = zeros(*self._shape, SIDE, SIDE)
 
     def observe(self, site: Activations) -> None:
-        """Reduce one chunk."""
+        """Reduce one chunk of a layer: some examples, some heads."""
         if self._stack is not None and site.stack != self._stack:
             return
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         dtype = pattern.dtype
-        rows = site.rows
-        content = self._content[rows]
-        content_weights = pattern + self._no_content[rows, None, None, :].to(dtype)
+        examples = site.rows
+        is_query = self._is_query[examples]
+        content_weights = pattern + self._no_content[examples, None, None, :].to(dtype)
         largest, argmax = first_largest(content_weights)
         entropy = widest(row_entropy(pattern))
-        mass = pattern @ self._marks[rows, None].to(dtype)
+        mass = pattern @ self._marks[examples, None].to(dtype)  # [examples, heads, query, marks]
         if self._keys_of_roles:
             role_mass = [
-                torch.einsum("bhij,bij->bhi", pattern, keys[rows].to(dtype))
+                torch.einsum("bhij,bij->bhi", pattern, keys[examples].to(dtype))
                 for keys in self._keys_of_roles
             ]
             mass = torch.cat([mass, torch.stack(role_mass, dim=-1)], dim=-1)
         reduced = {
             "argmax": argmax,
-            "top": torch.einsum("bhi,bi->bh", widest(largest), content),
-            "entropy": torch.einsum("bhi,bi->bh", entropy, content),
-            "relative": torch.einsum("bhi,bic->bhc", entropy, self._per_log[rows]),
-            "mass": torch.einsum("bhim,bi->bhm", widest(mass), content),
+            "top": torch.einsum("bhi,bi->bh", widest(largest), is_query),
+            "entropy": torch.einsum("bhi,bi->bh", entropy, is_query),
+            "relative": torch.einsum("bhi,bic->bhc", entropy, self._per_log[examples]),
+            "mass": torch.einsum("bhim,bi->bhm", widest(mass), is_query),
         }
         if self._sentences is not None:
-            reduced |= self._sentences.reduce(pattern, content_weights, rows)
-            self._corners[self._layer, site.heads] += self._sentences.picture(pattern, rows)
+            reduced |= self._sentences.reduce(pattern, content_weights, examples)
+            self._corners[self._layer, site.heads] += self._sentences.picture(pattern, examples)
         for name, numbers in reduced.items():
             summary = self._summary[name]
-            summary[rows, self._layer, site.heads] = numbers.to(summary.dtype)
+            summary[examples, self._layer, site.heads] = numbers.to(summary.dtype)
 
     def finish(self, stack: str, layer: int) -> None:
         """Hand the batch over once its last layer has been observed."""
         if self._stack not in (None, stack):
             return
         self._layer += 1  # layers are counted: their numbers have gaps where some were removed
-        if self._layer == self._shape[0]:
+        n_layers, _ = self._shape
+        if self._layer == n_layers:
             fields = {name: numbers.flatten(1, 2) for name, numbers in self._summary.items()}
             if self._sentences is not None:
                 fields["corner"] = self._corners.flatten(0, 1)
@@ -366,8 +399,10 @@ class RowReducer:
 def _special_keys(source: Source) -> list[Tensor]:
     """Mark the special tokens of sources, the first of them, and the last: (batch, key_pos)."""
     special = source.attention_mask.bool() & ~source.content
-    first = special & (special.cumsum(1) == 1)
-    last = special & (special.flip(1).cumsum(1).flip(1) == 1)
+    from_start = special.cumsum(1)
+    from_end = special.flip(1).cumsum(1).flip(1)
+    first = special & (from_start == 1)
+    last = special & (from_end == 1)
     return [special, first, last]
 
 

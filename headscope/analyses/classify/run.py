@@ -1,4 +1,8 @@
-"""``headscope classify``: what each head does, from one streamed pass over a corpus."""
+"""``headscope classify``: what each head does, from one streamed pass over a corpus.
+
+:func:`run` is the whole command: open, prove, measure, result, optional parts. The functions below
+it stand in the order of their use.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         frequencies = find_frequencies(source, options.frequencies, options.language)
     removal_examples = _examples_of_removal(options)
 
-    # Open the model, and choose its stacks that the corpus exercises.
+    # Open the model, and choose the stacks (encoder, decoder, cross) that read such a corpus.
     opened = _open_model(model, options)
     corpus = corpus_for(opened, source)
     if not opened.sites:  # the certificate says why
@@ -83,7 +87,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     )
 
     # Optional parts, one after another.
-    random_network = None
+    random_network = None  # the same architecture with random weights
     if options.control:
         random_network = random_twin(loaded, options.seed)
         random = label_stacks(random_network, passes, runner, "control")

@@ -1,4 +1,9 @@
-"""What is said of one head: its labels, the scores behind them, and all else that was measured."""
+"""What is said of one head: its labels, the scores behind them, and all else that was measured.
+
+:class:`HeadResult`, near the end, is one head; the classes before it are what its fields hold. A
+*label* is a role that the head has earned. An :class:`Estimate` is a number with its 95% interval;
+``Compare`` marks the fields that are compared between two runs, with the name of the row.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +27,18 @@ class Label:
     #: The measured rate or mean. Interval: Wilson for positional and syntactic rates, Student's t
     #: over pairs for alignments, for all others normal with the sentence (or pair) as the unit.
     score: Estimate
-    baseline: float  # What it must beat
+    baseline: float  # What the score must beat
     p_adjusted: float  # Benjamini-Hochberg adjusted p-value against the baseline
-    against: str = ""  # Which baseline that is
+    against: str = ""  # The name of the baseline, as ``chance``
 
 
 @dataclass(frozen=True)
 class PositionalScore:
     """How often a head looks at one fixed relative position."""
 
-    #: The largest of ``rates``, unknown without a trial; Wilson interval.
+    #: The largest of ``rates``, unknown without a query; Wilson interval.
     score: Annotated[Estimate, Compare("positional score")]
-    offset: int | None  # Where it is reached; -1 is the token before
+    offset: int | None  # The offset with that rate; -1 is the token before
     rates: dict[str, float | None]  # By offset: share of queries with their largest weight there
     mass: dict[str, float | None]  # By offset: mean weight there
     chance: float | None  # The rate of a head that picks at random
@@ -45,11 +50,11 @@ class Confirmation:
     """A selected relation on the half of the corpus that it was not selected on."""
 
     accuracy: Estimate  # As in :class:`SyntacticScore`.
-    accuracy_mean: float
-    baselines: dict[str, float]  # Offset and kernel as chosen on the other half
+    accuracy_mean: float  # As in :class:`SyntacticScore`.
+    baselines: dict[str, float]  # ``offset`` and ``kernel`` as chosen on the other half
     strongest: str  # The baseline with the highest accuracy
-    #: Of the worst of the paired tests against offset, first, last and uniform; Benjamini-Hochberg
-    #: over what was selected.
+    #: The largest p of the paired tests against offset, first, last and uniform; adjusted over what
+    #: was selected (Benjamini-Hochberg).
     p_adjusted: float
     trials: int  # Pairs of the relation on the other half
 
@@ -71,13 +76,13 @@ class SyntacticScore:
     accuracy: Annotated[Estimate, Compare("all sentences")]
     accuracy_mean: float  # With attention to a word as the mean, not the sum, over its pieces
     baseline: float  # Accuracy of the best fixed offset on the same trials
-    baseline_offset: int  # That offset
+    baseline_offset: int  # The best fixed offset, in words
     #: Accuracies of ``offset`` (as before), ``first`` and ``last`` (always that word), ``uniform``
     #: (evenly spread attention) and ``kernel`` (the head's mean attention by distance).
     baselines: dict[str, float]
     trials: int  # Pairs of the relation in the corpus
     uniform: float  # As in ``baselines``
-    selected: bool  # Whether it exceeds every baseline on the first half of the corpus
+    selected: bool  # Whether its accuracy exceeds every baseline on the first half of the corpus
     confirmed: Confirmation | None  # What the other half says; None unless selected
     labelled: bool  # Whether the other half confirms it
 
@@ -89,11 +94,11 @@ class RareScore:
     #: Share of the queries (words) whose largest weight is on the rarest word; interval over
     #: sentences.
     rate: Annotated[Estimate, Compare("rare-word rate")]
-    two_rarest: float | None  # On one of the two rarest
+    two_rarest: float | None  # Share whose largest weight is on one of the two rarest words
     chance: float | None  # The rate of a head that picks at random
     queries: int
     uniform: float | None  # The rate of evenly spread attention
-    p_adjusted: float  # Over sentences too, Benjamini-Hochberg adjusted
+    p_adjusted: float  # Against chance and uniform, over sentences; Benjamini-Hochberg adjusted
     sentences: int = 0  # The unit that counts as sampled
 
 
@@ -112,7 +117,7 @@ class AlignmentScore:
     #: Share of the queries whose largest weight lies within 1 key of the straight line between the
     #: ends of both sequences.
     diagonal: Annotated[float | None, Compare()]
-    diagonal_uniform: float | None  # That share for keys drawn at random
+    diagonal_uniform: float | None  # ``diagonal`` for keys drawn at random
     pairs: int  # The unit that counts as sampled
 
 
@@ -122,8 +127,8 @@ class SharpnessScore:
 
     #: Mean largest weight on a content key, unknown without a query; interval over pairs.
     confidence: Estimate
-    uniform: float | None  # Of evenly spread attention: the mean of 1 / (tokens of the source)
-    p_adjusted: float  # Of the confidence against that, Benjamini-Hochberg adjusted over heads
+    uniform: float | None  # Of even attention: the mean of 1 / (tokens of the source)
+    p_adjusted: float  # Of the confidence against ``uniform``, Benjamini-Hochberg over heads
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,12 @@ class HeadResult(Head):
         None where no relation of the head was selected: then the held-out half was not asked.
         """
         selected = [(score, score.confirmed) for score in self.syntactic if score.confirmed]
-        return max(selected, key=lambda row: (row[0].labelled, row[1].gain), default=None)
+
+        def rank(candidate: tuple[SyntacticScore, Confirmation]) -> tuple[bool, float]:
+            score, confirmed = candidate
+            return score.labelled, confirmed.gain
+
+        return max(selected, key=rank, default=None)
 
 
 @dataclass(frozen=True)

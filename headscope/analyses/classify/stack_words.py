@@ -1,7 +1,7 @@
 """What is said of the heads of one stack: the roles found, those not testable, the controls.
 
-Each function takes the result of one stack (:func:`results_by_stack`) and returns text for terminal
-and page.
+Each function takes the result of one stack (:func:`results_by_stack`), which is ``encoder``,
+``decoder`` or ``cross``, and returns text for terminal and page.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def found_sentence(stack_result: ClassifyResult) -> str:
     elif stack_result.stacks == ("cross",):
         kind = "cross-attention heads"
     n_heads = len(stack_result.heads)
-    n_with_role = sum(bool(head.roles) for head in stack_result.heads)
+    n_with_role = len([head for head in stack_result.heads if head.roles])
     n_without = n_heads - n_with_role
     return (
         f"{n_with_role} of {n_heads} {kind} {_has(n_with_role)} a role on this corpus "
@@ -93,15 +93,21 @@ def found_heads(stack_result: ClassifyResult) -> str:
 
 
 def _detail(head: HeadResult, role: str) -> str:
-    """Say where a positional head looks, which relation one follows, which way a user's pairs."""
+    """Return what a role of a head is about, in brackets; empty where there is nothing to add.
+
+    A positional head's offset, a syntactic head's relation, or the directions in which a head
+    follows a user's pairs.
+    """
     text = ""
     details = [label.detail for label in head.labels if label.role == role]
     if role == "positional":
         text = offset_text(head)
     elif role == "syntactic" and details:
-        text = details[0].partition(" ")[0]
+        relation, _, _ = details[0].partition(" ")  # of ``obj dep->head``
+        text = relation
     elif role_class(role) == "syntactic" and head.stack == "encoder":
-        text = ", ".join(detail.rpartition(" ")[2] for detail in details)
+        directions = [detail.rpartition(" ")[2] for detail in details]
+        text = ", ".join(directions)
     return f" ({text})" if text else ""
 
 
@@ -111,8 +117,10 @@ def count_syntactic(stack_result: ClassifyResult) -> str:
     n_of_voita = 0
     for head in stack_result.heads:
         relations = {score.relation for score in head.syntactic if score.labelled}
-        n_syntactic += bool(relations)
-        n_of_voita += bool(relations & set(VOITA_RELATIONS))
+        if relations:
+            n_syntactic += 1
+        if relations & set(VOITA_RELATIONS):
+            n_of_voita += 1
     return f"{n_syntactic} syntactic ({n_of_voita} for subject, object, adjective or adverb)"
 
 
@@ -133,7 +141,10 @@ def no_relation_sentence(stack_result: ClassifyResult) -> str:
 
 
 def role_counts(stack_result: ClassifyResult) -> list[tuple[str, str, int, str]]:
-    """Return (role, its name, heads, heads of the control) for every role of one stack."""
+    """Return (role, its name, heads, heads with random weights) for every role of one stack.
+
+    The last is a text, ``-`` where random weights were not measured; "no role" comes last.
+    """
     counts: Counter[str] = Counter()
     for head in stack_result.heads:
         counts.update(head.roles)
@@ -147,7 +158,7 @@ def role_counts(stack_result: ClassifyResult) -> list[tuple[str, str, int, str]]
 
 
 def legend(*stack_results: ClassifyResult) -> str:
-    """Explain the marks on the map of some stacks: those that it shows."""
+    """Explain the marks on the map of some stacks: of the roles that are shown there."""
     shown: set[str] = set()
     possible: dict[str, Role] = {}
     for stack_result in stack_results:
@@ -168,7 +179,7 @@ def _mark_in_words(role: Role) -> str:
 
 def untested_sentence(stack_result: ClassifyResult) -> str:
     """Name the roles that this corpus cannot show; empty where there is none."""
-    prefix = role_in("", stack_result.stacks[0])
+    prefix = role_in("", stack_result.stacks[0])  # "" or "cross:"
     names_by_reason: dict[str, list[str]] = {}
     for role, reason in stack_result.untestable.items():
         names_by_reason.setdefault(reason, []).append(role_name(role.removeprefix(prefix)))
@@ -208,14 +219,13 @@ def _swapped_clauses(stack_result: ClassifyResult, control: ControlResult) -> It
         head for head in stack_result.heads if {"monotonic", "anti_monotonic"} & set(head.roles)
     ]
     intervals = [head.alignment.swapped.interval for head in ordered if head.alignment]
-    if stack_result.stacks == ("cross",) and any(intervals):
+    known = [interval for interval in intervals if interval is not None]
+    if stack_result.stacks == ("cross",) and known:
+        # The interval lies beyond the threshold on either side, as the role asks.
         least = float(stack_result.thresholds["monotonic"])
-        n_explained = sum(
-            interval is not None and max(interval[0], -interval[1]) >= least
-            for interval in intervals
-        )
+        explained = [(low, high) for low, high in known if max(low, -high) >= least]
         yield (
-            f"with other pairs' sources of the same length, {n_explained} of the {len(ordered)} "
+            f"with other pairs' sources of the same length, {len(explained)} of the {len(ordered)} "
             "monotonic or anti-monotonic heads would have the role all the same: position explains "
             "them"
         )

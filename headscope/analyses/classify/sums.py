@@ -1,8 +1,12 @@
 """The sums that one pass over a corpus takes of every stack's heads.
 
-Each class is one measurement: what is counted, by its definition, and how a batch adds to it. From
-the bottom up, :class:`StackSums` has all stacks, :class:`HeadMeasures` one of self-attention.
-Cross-attention and syntactic relations are in ``cross.py`` and ``syntactic.py``.
+Each class is one measurement: what is counted, by its definition, and how a batch adds to it. A
+batch comes as its tokens (:class:`Batch`) and a :class:`RowSummary`: what is left of the patterns
+of all heads, such as ``argmax``, the position of each query's largest weight.
+
+At the end of the file :class:`HeadMeasures` joins the measurements of one stack of self-attention,
+and :class:`StackSums` all stacks. Cross-attention and syntactic relations are in ``cross.py`` and
+``syntactic.py``.
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ class Positional(RowMeasure):
         #: (n_layers, n_heads, offsets): queries whose largest content weight lies at the offset
         self.hits = np.zeros((n_layers, n_heads, len(OFFSETS)), dtype=np.int64)
         self.mass = np.zeros((n_layers, n_heads, len(OFFSETS)))  # Sum of the weights there.
-        #: (offsets,): queries that can hit, and that have a key there; the same for every head
+        #: (offsets,): queries that have a content token at the offset, and queries that have any
+        #: token there; the same for every head
         self.queries, self.mass_queries = zeros(2, len(OFFSETS), dtype=np.int64)
         #: Sum over content queries of 1 / (content tokens that the query sees); content queries
         self.chance = np.zeros(())
@@ -58,7 +63,7 @@ class Positional(RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        # Count the queries of each offset.
+        # Count the queries of each offset: of 5 tokens and offset 2, queries 0-2 have targets 2-4.
         content = numpy(batch.content)
         real = numpy(batch.attention_mask).astype(bool)
         n = batch.size[1]
@@ -69,21 +74,22 @@ class Positional(RowMeasure):
                 self.queries[i] += (content[:, query] & content[:, target]).sum()
                 self.mass_queries[i] += (content[:, query] & real[:, target]).sum()
 
-        # What a head gets by chance that looks at any content token that it sees.
+        # What a head would hit by chance, if it looked at any content token that it sees.
         per_sentence = content.sum(axis=1)
         self.content += per_sentence.sum()
         seen = content.cumsum(axis=1) if batch.causal else per_sentence[:, None]
         self.chance += float((content / np.maximum(seen, 1)).sum())
 
-        # How many tokens away each head looks: one bin for each step from -FAR to FAR, those that
-        # lie beyond in the outermost.
-        step = rows.argmax - torch.arange(n, device=rows.argmax.device)  # (batch, heads, pos)
-        by_head = step.transpose(0, 1)[:, batch.content]  # (heads, content tokens)
+        # How many tokens away each head looks: a bin for each step from -_FAR to _FAR, what lies
+        # beyond in the outermost. All heads are counted at once, each in bins of its own.
+        step = rows.argmax - torch.arange(n, device=rows.argmax.device)  # [batch, heads, pos]
+        by_head = step.transpose(0, 1)[:, batch.content]  # [heads, content tokens]
+        n_heads = len(by_head)
         n_bins = 2 * _FAR + 1
-        head = torch.arange(len(by_head), device=step.device)[:, None]
-        bins = by_head.clamp(-_FAR, _FAR) + _FAR + head * n_bins
-        counts = torch.bincount(bins.flatten(), minlength=len(by_head) * n_bins)
-        hits = counts.view(len(by_head), n_bins)[:, [_FAR + offset for offset in OFFSETS]]
+        first_bin = n_bins * torch.arange(n_heads, device=step.device)[:, None]
+        bins = first_bin + _FAR + by_head.clamp(-_FAR, _FAR)
+        counts = torch.bincount(bins.flatten(), minlength=n_heads * n_bins)
+        hits = counts.view(n_heads, n_bins)[:, [_FAR + offset for offset in OFFSETS]]
         self.hits += numpy(hits).reshape(self.hits.shape)
         self.mass += numpy(rows.band.sum(dim=0)).reshape(self.mass.shape)
 
@@ -96,8 +102,9 @@ class Profile(QueryMeans, RowMeasure):
     et al. 2019, arXiv:1906.04341, section 3).
     """
 
-    #: Fields of a HeadResult; ``duplicate_rate`` is a mean over queries whose token occurs again,
-    #: ``relative_entropy`` over those that see two tokens or more.
+    #: Fields of a HeadResult. ``duplicate_rate`` is a mean over queries whose token occurs again,
+    #: ``relative_entropy`` over queries that see two tokens or more, ``long_entropy`` the same over
+    #: queries that see LONG tokens or more. Roles that a user registered follow.
     quantities: tuple[str, ...] = (
         "confidence",
         "entropy",
@@ -118,7 +125,7 @@ class Profile(QueryMeans, RowMeasure):
     )
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        #: Roles that name their keys, each with the mean weight on these
+        #: Roles that name their keys; a quantity of each is the mean weight on these keys
         self._roles = [role.key for role in roles_with_keys()]
         self.quantities = (*Profile.quantities, *self._roles)
         self.baselines = (*Profile.baselines, *self._roles)
@@ -127,15 +134,15 @@ class Profile(QueryMeans, RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        # Whether two different content positions hold the same token, (batch, pos, pos); under a
-        # causal mask: whether the token of the second stands before the first.
+        # Whether query and key are two content positions with the same token, [batch, query, key];
+        # under a causal mask only keys before the query.
         content = batch.content
         ids = batch.input_ids
         same = (ids[:, :, None] == ids[:, None, :]) & content[:, :, None] & content[:, None, :]
         same.diagonal(dim1=1, dim2=2).fill_(False)
         same = same.tril() if batch.causal else same
 
-        # Count the queries of each quantity.
+        # Count the queries of each quantity: most are means over all content queries.
         is_query = dict.fromkeys(self.quantities, content) | {
             "relative_entropy": content & (batch.visible >= 2),
             "duplicate_rate": same.any(dim=2),
@@ -149,9 +156,11 @@ class Profile(QueryMeans, RowMeasure):
 
         # Add each sentence's sums over queries.
         position = torch.arange(batch.size[1], device=rows.argmax.device)
-        itself = rows.argmax == position
+        itself = rows.argmax == position  # [batch, heads, pos]
         query_ids = ids[:, None].expand_as(rows.argmax)
-        copy = (query_ids.gather(2, rows.argmax) == query_ids) & ~itself & same.any(dim=2)[:, None]
+        attended_ids = query_ids.gather(2, rows.argmax)
+        has_copy = same.any(dim=2)[:, None]
+        copy = (attended_ids == query_ids) & ~itself & has_copy
         relative_entropy, long_entropy = rows.relative.unbind(dim=-1)
         special, first_special, last_special, punctuation, *by_role = rows.mass.unbind(dim=-1)
         sums = {
@@ -167,7 +176,7 @@ class Profile(QueryMeans, RowMeasure):
             "long_entropy": long_entropy,
             **dict(zip(self._roles, by_role, strict=True)),
         }
-        self.add(..., torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
+        self.add(torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
 
 
 def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
@@ -203,7 +212,7 @@ class Rare(QueryMeans, RowMeasure):
 
     #: Rates on the rarest word and on the two rarest; hits beyond those that a baseline expects.
     quantities = ("rate", "two_rarest", "over_chance", "over_uniform")
-    baselines = ("over_chance", "over_uniform")  # The baselines' own rates
+    baselines = ("over_chance", "over_uniform")  # Their expected values are the baselines' rates
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         super().__init__(n_layers, n_heads)
@@ -212,15 +221,8 @@ class Rare(QueryMeans, RowMeasure):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        rare = batch.rare
-        n_heads = rows.word_argmax.shape[1]
-        flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * heads)
-
-        def hits(is_target: Tensor) -> Tensor:
-            """Count the queries that attend to a target word: (batch, heads)."""
-            attended = is_target.gather(1, flat).view(*is_target.shape, n_heads)
-            return widest((attended & rare.query[..., None]).sum(dim=1))
-
+        # Count the queries and what the baselines give to each sentence.
+        rare = batch.rare  # marks queries and target words at first pieces
         n_queries = rare.query.sum(dim=1)
         queries = n_queries[:, None].expand(-1, len(self.quantities))
         by_chance = rare.chance
@@ -228,12 +230,24 @@ class Rare(QueryMeans, RowMeasure):
         self.count(queries, [by_chance, by_uniform])
         self.units += int((n_queries > 0).sum())
         self.unspaced += batch.unspaced
-        rarest = hits(rare.rarest)
-        two_rarest = hits(rare.two_rarest)
+
+        # Add each sentence's hits, (batch, heads).
+        rarest = _hits(rows.word_argmax, rare.query, rare.rarest)
+        two_rarest = _hits(rows.word_argmax, rare.query, rare.two_rarest)
         over_chance = rarest - by_chance[:, None]
         over_uniform = rarest - by_uniform[:, None]
         sums = torch.stack([rarest, two_rarest, over_chance, over_uniform], dim=-1)
-        self.add(..., sums, queries)
+        self.add(sums, queries)
+
+
+def _hits(word_argmax: Tensor, is_query: Tensor, is_target: Tensor) -> Tensor:
+    """Count the queries that attend to a target word: (batch, heads).
+
+    ``word_argmax`` (batch, heads, pos); which positions are queries and targets, (batch, pos).
+    """
+    targets = is_target[:, None].expand_as(word_argmax)
+    hits = targets.gather(2, word_argmax) & is_query[:, None]
+    return widest(hits.sum(dim=2))
 
 
 class MeanPattern(RowMeasure):
@@ -241,13 +255,14 @@ class MeanPattern(RowMeasure):
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.weights = np.zeros((n_layers, n_heads, SIDE, SIDE))
-        self.sentences = np.zeros((SIDE, SIDE), dtype=np.int64)  # That have both tokens.
+        self.sentences = np.zeros((SIDE, SIDE), dtype=np.int64)  # Sentences that have both tokens
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
         self.weights += numpy(rows.corner).reshape(self.weights.shape)
-        exists = numpy(corners(batch.attention_mask)[1]).astype(np.int64)
-        self.sentences += exists.T @ exists
+        _, exists = corners(batch.attention_mask)  # [batch, SIDE]
+        in_picture = numpy(exists).astype(np.int64)
+        self.sentences += in_picture.T @ in_picture
 
     def pictures(self) -> list[list[str]]:
         """Base64 of a byte a cell, row by row: 255 times the square root of the mean weight."""
@@ -257,7 +272,7 @@ class MeanPattern(RowMeasure):
 
 
 class HeadMeasures(Parts):
-    """Positional, syntactic, kernel, rare-word and profile sums and mean attention of each head."""
+    """All sums of one stack of self-attention; every attribute is one measurement."""
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.positional = Positional(n_layers, n_heads)
@@ -271,15 +286,18 @@ class HeadMeasures(Parts):
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        for measure in vars(self).values():
+        for measure in self.parts().values():
             measure.update(rows, batch)
 
 
 class StackSums(Parts):
-    """Sums of every stack that a run measures; those of stacks that a pass does not run stay 0."""
+    """Sums of every stack that a run measures; those of stacks that a pass does not run stay 0.
+
+    ``shapes`` are (n_layers, n_heads) by stack.
+    """
 
     def __init__(self, shapes: Mapping[str, tuple[int, int]], *, labelled: bool = False) -> None:
-        #: Of cross-attention, where sources and targets come with a user's pairs of words
+        #: Sums of cross-attention on a user's pairs of words; ``labelled``: whether there are some
         self.labelled: LabelledHeads | None = None
         if labelled and "cross" in shapes:
             self.labelled = LabelledHeads(*shapes["cross"])
@@ -289,5 +307,10 @@ class StackSums(Parts):
         }
 
     def parts(self) -> Mapping[str, Any]:
-        """Return the sums of each stack, and without a name those on a user's pairs of words."""
-        return self.by_stack if self.labelled is None else {**self.by_stack, "": self.labelled}
+        """Return the sums of each stack, and those on a user's pairs of words.
+
+        The latter have an empty name, which no stack can have.
+        """
+        if self.labelled is None:
+            return self.by_stack
+        return {**self.by_stack, "": self.labelled}

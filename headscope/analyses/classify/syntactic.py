@@ -1,16 +1,23 @@
-"""Syntactic heads: does a head's word-level argmax find the gold tree's neighbour?
+"""Syntactic heads: does the word that a head looks at most stand next to the query in a gold tree?
 
-Here the trials are counted; ``two_halves.py`` judges heads by the counts.
+Here the trials are counted; ``two_halves.py`` judges heads by the counts. "Head" without more is an
+attention head; in ``dep->head`` it is the governor in a tree::
 
-``dep->head``: one trial per edge, the dependent asks, a hit when its argmax is its head.
-``head->dep``: one trial per (head, relation), a hit when the argmax is any dependent with that
-relation. Pairs that a user has labelled are edges, too: ``from->to`` and ``to->from`` have one
-trial per (word, label), a hit when the argmax is any word that it is paired with.
+    dep->head  one trial for each edge: the dependent asks, its governor is a hit
+    head->dep  one trial for each (governor, relation): any dependent with that relation is a hit
+
+In ``the old cat saw``, amod ``dep->head`` asks from ``old`` for ``cat``, and ``head->dep`` from
+``cat`` for ``old``. Pairs that a user has labelled are edges, too: ``from->to`` and ``to->from``
+have one trial for each (word, label), and any word that it is paired with is a hit.
 
 Everything is counted separately for the two halves of the corpus, so that what is chosen on one can
 be confirmed on the other. Counted as well are the hits of piece means, and of baselines that know
 nothing of words: every fixed offset, always the first or the last word, evenly spread attention
 (Voita et al. 2019, arXiv:1905.09418, section 5.2). One more baseline is in ``kernel.py``.
+
+:class:`Syntactic` holds the sums. A batch brings its trials as :class:`EdgeTrials`: a trial has a
+query word and one or more *pairs*, one for each word that would be a hit. ``trial`` maps pairs to
+trials; ``relation_key`` and ``offset_key`` are indices into names.
 """
 
 from __future__ import annotations
@@ -22,27 +29,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.rows import (
-    RowMeasure,
-    RowSummary,
-)
+from headscope.analyses.classify.rows import RowMeasure, RowSummary
 from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.data.batches import Batch, CrossWords
 from headscope.data.edge_trials import EdgeTrials, OffsetName, RelationName
 
 WORDLESS = ("first", "last", "uniform")  # Baselines that :class:`Syntactic` counts by relation.
-_BY_OFFSET = ("offset_trials", "both_offset")
+_BY_OFFSET = ("offset_trials", "both_offset")  # Sums by offset; all others are by relation.
 
 
 class Syntactic(RowMeasure):
-    """Hits per head and (half, relation, direction)."""
+    """Hits per head and (half, relation, direction).
+
+    The first axis of every sum grows with the names that are seen.
+    """
 
     def __init__(self, n_layers: int, n_heads: int, *, swapped: bool = False) -> None:
+        """``swapped``: score each sentence on the tree of another one, as a control."""
         self._swapped = swapped
-        #: (half, relation, direction), and the same with a word offset
+        #: Names with their index in the sums: (half, relation, direction) as (0, nsubj, dep->head),
+        #: and the same with a word offset, the distance from the query word to a word of a pair
         self.relations = Keys[RelationName]()
         self.offsets = Keys[OffsetName]()
         shape = (0, n_layers, n_heads)
+        #: (relations,): trials, and over them the sum of uniform attention's squared probability
         self.trials = np.zeros(0, dtype=np.int64)
         self.uniform_squared = np.zeros(0)
         #: (relations,): sentences, or pairs of texts, that have a trial
@@ -50,8 +60,9 @@ class Syntactic(RowMeasure):
         #: (relations, n_layers, n_heads): trials that the head hits, by sum and by mean over the
         #: attended word's pieces
         self.hits, self.mean_hits = zeros(2, *shape, dtype=np.int64)
-        #: (relations, 3) and (relations, 3, n_layers, n_heads): of each baseline in WORDLESS the
-        #: hits, and those on trials that the head hits too; probabilities of uniform attention
+        #: (relations, 3) and (relations, 3, n_layers, n_heads): the hits of each baseline in
+        #: WORDLESS, and its hits on trials that the head hits too; for ``uniform``, which may look
+        #: at any of several words, sums of the probability of a hit
         self.wordless = np.zeros((0, 3))
         self.both_wordless = np.zeros((0, 3, n_layers, n_heads))
         #: (offsets,) and (offsets, n_layers, n_heads): trials that the offset hits, and that head
@@ -69,7 +80,10 @@ class Syntactic(RowMeasure):
         self.add(rows.word_argmax, rows.word_argmax_mean, batch)
 
     def add(self, looks_at: Tensor, by_mean: Tensor, batch: Batch | CrossWords) -> None:
-        """Add the words that heads look at, (batch, n_heads, pos), by sums and by piece means."""
+        """Add the words that heads look at, by sums over a word's pieces and by their mean.
+
+        Both are (batch, n_heads, pos), set at words' first pieces.
+        """
         edges = self.edges_of(batch)
         if edges is None:
             return
@@ -79,10 +93,10 @@ class Syntactic(RowMeasure):
         self._grow()
 
         # Count trials and texts; a text counts once for each relation of which it has a trial.
-        np.add.at(self.trials, relation, 1)
-        row_of_trial = np.zeros(len(relation), dtype=np.int64)
-        row_of_trial[numpy(edges.trial)] = numpy(edges.row)
-        relations_of_texts = np.unique(np.stack([relation, row_of_trial]), axis=1)[0]
+        np.add.at(self.trials, relation, 1)  # not +=, which counts an index only once
+        text_of_trial = np.zeros(len(relation), dtype=np.int64)
+        text_of_trial[numpy(edges.trial)] = numpy(edges.row)
+        relations_of_texts, _ = np.unique(np.stack([relation, text_of_trial]), axis=1)
         np.add.at(self.texts, relations_of_texts, 1)
 
         # Count the hits of the baselines.
@@ -104,7 +118,7 @@ class Syntactic(RowMeasure):
         relation = self.relations.indices(other.relations.names)
         offset = self.offsets.indices(other.offsets.names)
         self._grow()
-        sums = super().state()
+        sums = super().state()  # without the names, which :meth:`state` adds
         for name, array in Accumulator.state(other).items():
             sums[name][offset if name in _BY_OFFSET else relation] += array
 
@@ -133,16 +147,20 @@ class Syntactic(RowMeasure):
 def trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
     """Whether each head hits each trial: (trials, n_heads), 0 or 1.
 
-    ``word_argmax`` (batch, n_heads, pos) has the first piece of the word attended to.
+    ``word_argmax`` (batch, n_heads, pos) has the first piece of the word attended to. A trial is
+    hit if one of its pairs is: pairs hit [0, 1, 1] of trials [0, 0, 1] -> [1, 1].
     """
-    # One gather for all edges: (pairs, n_heads)
-    pair_hits = (word_argmax[edges.row, :, edges.query] == edges.target[:, None]).long()
+    looks_at = word_argmax[edges.row, :, edges.query]  # [pairs, n_heads]
+    pair_hits = (looks_at == edges.target[:, None]).long()
     hits = pair_hits.new_zeros(len(edges.relation_key), pair_hits.shape[1])
     return hits.index_add_(0, edges.trial, pair_hits)
 
 
 def add_grouped(sums: Array, hits: Tensor, group: Array) -> None:
-    """Add hits (items, ..., heads of all layers) to the sums (groups, ..., n_layers, n_heads)."""
+    """Add hits (items, ..., heads of all layers) to the sums (groups, ..., n_layers, n_heads).
+
+    ``group`` (items,) is each item's index in the sums.
+    """
     by_group = hits.new_zeros(len(sums), *hits.shape[1:])
     by_group.index_add_(0, torch.from_numpy(group).to(hits.device), hits)
     sums += numpy(by_group).reshape(sums.shape)

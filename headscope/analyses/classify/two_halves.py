@@ -3,6 +3,8 @@
 Everything that is chosen (a relation, an offset, a kernel) is chosen on half A and judged on half
 B, so that a label is no best of many. Numbers and conditions: ``docs/definitions/roles.md``.
 
+A :class:`Syntactic` has what was counted: for each (half, relation, direction) the trials, the hits
+of every head, and the hits of baselines such as "always the last word". Half A is 0, half B 1.
 :func:`judge_relations` is the rule. It takes a :class:`_Counts` of each relation and half, and
 returns a :class:`SyntacticTest` of all heads for each relation.
 """
@@ -26,12 +28,14 @@ from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
 #: Relations that are scored but never make a label; punctuation has a role of its own.
 UNLABELLED = ("punct", "root")
-#: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
+#: Baselines that the accuracy by piece means must exceed too; ``uniform`` and ``kernel`` say what
+#: attention hits that is summed over pieces.
 _POSITIONAL = ("offset", "first", "last")
-#: Texts with a label's pairs that each half needs: words of one text are no independent evidence.
+#: Texts with pairs of a user's label that each half needs: words of one text are no independent
+#: evidence.
 FEWEST_TEXTS = 8
 
-RelationAndWay = tuple[str, str]  # As ("nsubj", "dep->head")
+Relation = tuple[str, str]  # A relation and its direction, as ("nsubj", "dep->head")
 
 
 @dataclass
@@ -39,16 +43,17 @@ class _Counts:
     """One relation and direction on some sentences; arrays are (n_layers, n_heads)."""
 
     trials: int
-    hits: Array  # Of each head, by the sum over a word's pieces
-    mean_hits: Array  # By the mean over them
+    hits: Array  # Hits of each head, by the sum of attention over a word's pieces
+    mean_hits: Array  # Hits of each head, by the mean over a word's pieces
     baselines: Mapping[str, Array | float]  # Hits of each baseline; one number is for all heads
-    #: Trials that head and baseline both hit; those of ``uniform`` are sums of probabilities.
+    #: Trials that head and baseline both hit. ``uniform`` hits a trial with a probability, so its
+    #: numbers are sums of probabilities.
     joint: Mapping[str, Array]
-    uniform_squared: float  # Over trials, the sum of the squared probability of ``uniform``
+    uniform_squared: float  # Sum over trials of the squared probability of ``uniform``
 
     def __post_init__(self) -> None:
         n = max(self.trials, 1)
-        #: Shares of hits, by sums and by piece means; the 95% Wilson interval of the first
+        #: Hits / trials, by sums and by piece means; the 95% Wilson interval of the first
         self.accuracy: Array = self.hits / n
         self.mean_accuracy: Array = self.mean_hits / n
         self.interval = wilson(self.hits, self.trials)
@@ -59,7 +64,10 @@ class _Counts:
         }
 
     def fields_of(self, head: tuple[int, int]) -> dict[str, Any]:
-        """Return one head's values for the fields that SyntacticScore and Confirmation share."""
+        """Return one head's values for the fields that SyntacticScore and Confirmation share.
+
+        ``head`` is (layer, index among the layer's heads).
+        """
         low, high = self.interval
         accuracy = Estimate(float(self.accuracy[head]), float(low[head]), float(high[head]))
         return {
@@ -71,10 +79,11 @@ class _Counts:
 
     def p_value(self) -> Array:
         """Return the largest p of the paired tests against offset, first, last and uniform."""
-        p_values = [
-            mcnemar_p(self.hits - self.joint[name], self.baselines[name] - self.joint[name])
-            for name in _POSITIONAL
-        ]
+        p_values = []
+        for name in _POSITIONAL:
+            only_head = self.hits - self.joint[name]  # trials that the head alone hits
+            only_baseline = self.baselines[name] - self.joint[name]
+            p_values.append(mcnemar_p(only_head, only_baseline))
         over_uniform = paired_p(
             self.hits,
             self.joint["uniform"],
@@ -89,7 +98,9 @@ class _Counts:
         passed = np.ones(accuracy.shape, dtype=bool)
         for name in names:
             baseline = self.rates[name]
-            margin = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
+            margin: Array | float = thresholds.syntactic
+            if thresholds.syntactic_relative:
+                margin = thresholds.syntactic * baseline
             passed &= (accuracy - baseline >= margin - FRACTION) & (accuracy > baseline)
         return passed
 
@@ -115,8 +126,8 @@ class SyntacticTest:
         if self.selected[head]:
             held_out = self.held_out.fields_of(head)
             names = list(held_out["baselines"])
-            accuracies = list(held_out["baselines"].values())
-            strongest = names[int(tied(accuracies).argmax())]  # the first of equal ones
+            accuracies = tied(list(held_out["baselines"].values()))  # equal where rounding differs
+            strongest = names[int(accuracies.argmax())]  # the first of equal ones
             confirmation = Confirmation(
                 strongest=strongest, p_adjusted=float(self.p_adjusted[head]), **held_out
             )
@@ -134,16 +145,20 @@ class SyntacticTest:
 
 
 class _Halves(NamedTuple):
-    """The counts of one relation and direction: on all sentences, and on each half."""
+    """The counts of one relation and direction: on all sentences, and on each half.
 
-    name: RelationAndWay
+    On half A and on all sentences the offset baseline is the best one there; on half B it is that
+    of half A.
+    """
+
+    name: Relation
     offset: int  # The best word offset on all sentences
     overall: _Counts
     half_a: _Counts
-    half_b: _Counts  # With the best offset of half A
+    half_b: _Counts
 
 
-def why_untested(sums: Syntactic, name: RelationAndWay, thresholds: Thresholds) -> str:
+def why_untested(sums: Syntactic, name: Relation, thresholds: Thresholds) -> str:
     """Say why no head could earn a label of this relation and direction; empty where one could."""
     relation, direction = name
     if relation in UNLABELLED:
@@ -173,11 +188,11 @@ def judge_relations(
     four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
     a label. Relations with too few trials or texts in either half are not tested.
 
-    ``kernel_hits`` are those of :func:`.kernel.kernel_hits` on the same trials; ``exists``
-    (n_layers, n_heads) marks where heads are.
+    ``kernel_hits`` (relations, n_layers, n_heads) are what :func:`.kernel.kernel_hits` counts of
+    the same trials; ``exists`` (n_layers, n_heads) marks where heads are.
     """
     # Select on half A.
-    names = sorted({(relation, way) for _, relation, way in sums.relations.names})
+    names = sorted({(relation, direction) for _, relation, direction in sums.relations.names})
     counted = [_count_halves(sums, kernel_hits, name) for name in names]
     if not counted:
         return []
@@ -211,8 +226,8 @@ def judge_relations(
     return tests
 
 
-def _count_halves(sums: Syntactic, kernel_hits: Array, name: RelationAndWay) -> _Halves:
-    """Count on all sentences and on each half; half B is counted with the best offset of half A."""
+def _count_halves(sums: Syntactic, kernel_hits: Array, name: Relation) -> _Halves:
+    """Count on all sentences and on each half."""
     offset = _best_offset(sums, name, (0, 1))
     offset_of_a = _best_offset(sums, name, (0,))
     return _Halves(
@@ -224,42 +239,45 @@ def _count_halves(sums: Syntactic, kernel_hits: Array, name: RelationAndWay) -> 
     )
 
 
-def _best_offset(sums: Syntactic, name: RelationAndWay, halves: Sequence[int]) -> int:
+def _best_offset(sums: Syntactic, name: Relation, halves: Sequence[int]) -> int:
     """Return the word offset that hits most trials; ties: the shortest, then the left one."""
     hits: dict[int, int] = {}
     for key, count in zip(sums.offsets.names, sums.offset_trials, strict=True):
-        half, relation, way, offset = key
-        if half in halves and (relation, way) == name:
+        half, relation, direction, offset = key
+        if half in halves and (relation, direction) == name:
             hits[offset] = hits.get(offset, 0) + int(count)
-    return max(hits, key=lambda offset: (hits[offset], -abs(offset), -offset), default=-1)
+    if not hits:  # no trial: the previous word, which hits none either
+        return -1
+    return max(hits, key=lambda offset: (hits[offset], -abs(offset), -offset))
 
 
 def _counts(
     sums: Syntactic,
     kernel_hits: Array,
-    name: RelationAndWay,
+    name: Relation,
     halves: Sequence[int],
     offset: int,
 ) -> _Counts:
     """Add up the trials of one relation and direction over halves, with baselines at an offset."""
-    rows = sums.relations.known((half, *name) for half in halves)
-    offset_rows = sums.offsets.known((half, *name, offset) for half in halves)
-    wordless = sums.wordless[rows].sum(axis=0).tolist()
-    both_wordless = sums.both_wordless[rows].sum(axis=0)
+    # Indices into the sums, one for each half in which the relation was seen.
+    relations = sums.relations.known((half, *name) for half in halves)
+    offsets = sums.offsets.known((half, *name, offset) for half in halves)
+    wordless = sums.wordless[relations].sum(axis=0).tolist()  # [first, last, uniform]
+    both_wordless = sums.both_wordless[relations].sum(axis=0)  # [3, n_layers, n_heads]
     baselines: dict[str, Array | float] = {
-        "offset": float(sums.offset_trials[offset_rows].sum()),
+        "offset": float(sums.offset_trials[offsets].sum()),
         **dict(zip(WORDLESS, wordless, strict=True)),
-        "kernel": kernel_hits[rows].sum(axis=0),
+        "kernel": kernel_hits[relations].sum(axis=0),
     }
     joint = {
-        "offset": sums.both_offset[offset_rows].sum(axis=0),
+        "offset": sums.both_offset[offsets].sum(axis=0),
         **dict(zip(WORDLESS, both_wordless, strict=True)),
     }
     return _Counts(
-        trials=int(sums.trials[rows].sum()),
-        hits=sums.hits[rows].sum(axis=0),
-        mean_hits=sums.mean_hits[rows].sum(axis=0),
+        trials=int(sums.trials[relations].sum()),
+        hits=sums.hits[relations].sum(axis=0),
+        mean_hits=sums.mean_hits[relations].sum(axis=0),
         baselines=baselines,
         joint=joint,
-        uniform_squared=float(sums.uniform_squared[rows].sum()),
+        uniform_squared=float(sums.uniform_squared[relations].sum()),
     )

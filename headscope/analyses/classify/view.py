@@ -2,6 +2,10 @@
 
 :func:`blocks` is everything in order; :data:`VIEW`, at the end, also names the tables, the cards
 and the numbers that reports take. Optional parts are shown by ``optional/view.py``.
+
+A *block* (``headscope.show.blocks``) is a text, a table or a figure; ``on`` says where it is shown
+(terminal, page, with ``--verbose`` only), NOWHERE being a figure that is only written to a file. A
+*stack* is ``encoder``, ``decoder`` or ``cross``; its result has the heads of that stack alone.
 """
 
 from __future__ import annotations
@@ -81,7 +85,7 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
     layers: Sequence[int] = range(last_layer + 1) if several else stack_result.layers
     marks = {(f"L{layer}", 0): ("", "") for layer in layers}  # some have no head left
     for head in stack_result.heads:
-        marks[f"L{head.layer}", head.head] = mark_of(head), role_of(head.primary).style
+        marks[f"L{head.layer}", head.head] = (mark_of(head), role_of(head.primary).style)
     yield b.HeadMarks(marks, f"{legend(stack_result)}.")
     yield from _labels_table(stack_result)
     if has_trees(stack_result):
@@ -163,7 +167,7 @@ class _SelectedHead(NamedTuple):
 def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
     """Draw the best head of each relation that was selected for any head, on the held-out half.
 
-    With interval and baselines; a head that this half confirms comes before all that it does not.
+    With interval and baselines; heads that this half confirms come before the others.
     """
     # The best head of each relation.
     by_relation: dict[str, list[_SelectedHead]] = {}
@@ -235,12 +239,10 @@ def _labels_table(stack_result: ClassifyResult) -> Iterator[b.Block]:
             yield b.Text(visible(no_relation_sentence(stack_result)), on=b.TERMINAL)
 
     # By role: first the relations of Voita et al., then by how far the score exceeds its baseline.
-    labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
     rows: list[tuple[HeadResult, Label]] = []
     for role in stack_result.possible_roles:
-        role_rows = [row for row in labels if row[1].role == role.key]
-        role_rows.sort(key=lambda row: row[1].detail.partition(" ")[0] not in VOITA_RELATIONS)
-        rows += role_rows[:_MOST_ROWS]
+        role_rows = [(head, label) for head, label in labels if label.role == role.key]
+        rows += sorted(role_rows, key=_clearest_first)[:_MOST_ROWS]
     columns: list[b.Column] = [
         ("label", lambda row: _label_name(row[1]), str),
         ("head", lambda row: row[0].name.rpartition(":")[2], str),
@@ -256,10 +258,18 @@ def _labels_table(stack_result: ClassifyResult) -> Iterator[b.Block]:
         yield b.Table(columns, rows, title, b.VERBOSE)
 
 
+def _clearest_first(row: tuple[HeadResult, Label]) -> tuple[bool, float]:
+    _, label = row
+    relation, _, _ = label.detail.partition(" ")  # of ``obj dep->head``
+    return relation not in VOITA_RELATIONS, label.baseline - abs(float(label.score))
+
+
 def _label_name(label: Label) -> str:
-    """Write a role by its mark with the label's detail; a relation or user's label by itself."""
+    """Write a role with the label's detail, as ``syn obj dep->head``; a user's label by itself."""
     role = role_of(label.role)
-    return label.detail if role.family else f"{role.mark or role.name} {label.detail}"
+    if role.family:  # the label of a user's pairs, which is in the detail
+        return label.detail
+    return f"{role.mark or role.name} {label.detail}"
 
 
 def _label_interval(label: Label) -> str:
@@ -286,7 +296,7 @@ def _compared(result: ClassifyResult) -> Iterator[KeyNumber]:
         prefix = "" if stack == "encoder" else f"{stack}: "
         n_all = len(stack_result.heads)
         for role, name, n_heads, random in role_counts(stack_result):
-            control = random if random == "-" else f"random weights {random}"
+            control = random if random == "-" else f"random weights {random}"  # -: not measured
             counted = f"{prefix}heads with {name}" if role == "none" else f"{prefix}{name} heads"
             if role_in(role, stack) in result.untestable:
                 yield KeyNumber(counted, "not testable", control)
@@ -299,7 +309,9 @@ def brief(result: ClassifyResult) -> ClassifyResult:
     """Leave out relations without a label, rates by offset and mean patterns: 95% of the JSON."""
     heads = []
     for head in result.heads:
-        positional = head.positional and replace(head.positional, rates={}, mass={})
+        positional = head.positional
+        if positional is not None:
+            positional = replace(positional, rates={}, mass={})
         labelled = tuple(score for score in head.syntactic if score.labelled)
         heads.append(replace(head, positional=positional, syntactic=labelled, mean_pattern=""))
     return replace(result, heads=tuple(heads), brief=True)

@@ -4,7 +4,9 @@ Heads are removed in three ways: their output is zero, or its mean over other te
 taken away in random directions. Gradients at the whole model estimate the first two.
 
 :func:`with_causes` is the whole measurement; whether roles explain the losses is tested in
-``role_tests.py``.
+``role_tests.py``. What is removed is a *unit* (:class:`Units`): one head of one layer, or, where
+layers share one module (ALBERT), the same head of all of these. A loss is how much worse a
+:class:`Task` (fidelity, classification, ...) gets by its metric.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def with_causes(
     result: ClassifyResult, loaded: LoadedModel, source: CauseSource, progress: Progress
 ) -> ClassifyResult:
     """Remove every head alone, in three ways, and compare the losses with the heads' roles."""
-    # Open the tasks on both halves of the examples.
+    # Open the task on both halves of the examples.
     stacks = result.stacks
     view = chosen_stack(loaded, stacks[0] if len(stacks) == 1 else None, source.task)
     seed = source.seed
@@ -97,17 +99,17 @@ def with_causes(
     units = units_of(view)
 
     # Estimate losses from gradients, and measure them.
-    means = mean_z(view, calibration)
-    zero_estimates = _estimate(view, calibration, units, None, seed).tolist()
-    mean_estimates = _estimate(view, calibration, units, means, seed).tolist()
+    means = mean_z(view, calibration)  # each head's mean output
+    zero_estimates = _estimate(view, calibration, units, means=None, seed=seed).tolist()
+    mean_estimates = _estimate(view, calibration, units, means=means, seed=seed).tolist()
     full = task.outputs(view)
-    losses = _remove_each(view, task, units, means, full, seed, progress)
-    unit_causes = []
+    losses = _remove_each(view, task, units, means=means, full=full, seed=seed, progress=progress)
+    unit_causes = []  # in the order of the units
     for loss, zero, mean in zip(losses, zero_estimates, mean_estimates, strict=True):
         unit_causes.append(HeadCause(**loss, zero_estimate=zero, mean_estimate=mean))
 
     # Compare the losses of heads with a role and of heads without.
-    place_of = places(view)
+    place_of = places(view)  # (stack, layer, head) by name -> layer and index in ``view``
     removed = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
     removed_places = [place_of[head.stack, head.layer, head.head] for head in removed]
     head_causes = [unit_causes[units.unit(place)] for place in removed_places]
@@ -116,7 +118,7 @@ def with_causes(
         tests = role_tests(
             _losses(head_causes),
             _has_role(result, removed),
-            layers=np.array([row for row, _ in removed_places]),
+            layers=np.array([layer for layer, _ in removed_places]),
             size=abs(task.value(full)),
             seed=0,
         )
@@ -144,7 +146,7 @@ def with_causes(
 
 
 def _has_role(result: ClassifyResult, heads: Sequence[HeadResult]) -> dict[str, Array]:
-    """Return which heads have each role, and any role."""
+    """Return for each role which of these heads have it, (heads,), and which have any role."""
     has_role = {"any": np.array([bool(head.roles) for head in heads])}
     for role in result.possible_roles:
         has_role[role.key] = np.array([role.key in head.roles for head in heads])
@@ -170,6 +172,7 @@ def _remove_each(
     loaded: LoadedModel,
     task: Task,
     units: Units,
+    *,
     means: Means,
     full: Outputs,
     seed: int,
@@ -180,7 +183,7 @@ def _remove_each(
     ``full`` are the outputs of the full model.
     """
     generator = torch.Generator().manual_seed(seed)
-    versions = HeadByHead(task, loaded)
+    versions = HeadByHead(task, loaded)  # plays back the layers before a removed head
 
     def loss(*pairs: tuple[Outputs, Outputs]) -> JointEstimate:
         return _mean_loss(pairs, task, seed=seed, n_units=len(units.members))
@@ -192,15 +195,15 @@ def _remove_each(
     for layer in sorted(units_by_layer):
         versions.start_at(layer)
         for unit in units_by_layer[layer]:
-            gates = units.expand(units.gates([unit]))
+            gates = units.expand(units.gates([unit]))  # 0 at its heads, 1 elsewhere
             zero = versions.outputs(gates=gates, means=None)
             mean = versions.outputs(gates=gates, means=means)
             # Layers that share a module share its output map: the first stands for all.
-            site, head = units.members[unit][0]
+            first_layer, head = units.members[unit][0]
             with_noise = []
             for _ in range(ROTATIONS):
-                other = minus_random_write(loaded.sites[site], head, generator)
-                with replaced_outputs(loaded, {site: other}):
+                noisy_map = minus_random_write(loaded.sites[first_layer], head, generator)
+                with replaced_outputs(loaded, {first_layer: noisy_map}):
                     with_noise.append(versions.outputs())
             yield {
                 "zero": loss((full, zero)),
@@ -237,14 +240,16 @@ def _mean_loss(
 
 
 def _estimate(
-    loaded: LoadedModel, task: Task, units: Units, means: Means | None, seed: int
+    loaded: LoadedModel, task: Task, units: Units, *, means: Means | None, seed: int
 ) -> Tensor:
     """Estimate the loss without each unit, (n_units,), from gradients at the full model.
 
-    A gate's derivative is the sum over tokens of (z - its replacement) . d/dz. With labels, the
+    A gate g makes a head's output g z + (1 - g) r, where r is 0, or its mean where ``means`` are
+    given. The gate's derivative is the sum over tokens of (z - r) . d/dz. With labels, the
     derivative of the loss is the estimate. Without labels the loss is a cosine distance, whose
-    derivative is zero at the full model. But d = 1 - cos = |e - e'|^2 / 2 for unit embeddings e,
-    and e - e' has a first-order term, whose square is estimated along random directions.
+    derivative is zero at the full model. But 1 - cos = |e - e'|^2 / 2 for embeddings e and e' of
+    length 1 with and without the unit, and e - e' has a first-order term, whose square is estimated
+    along random directions.
     """
     calibration = TaskCalibration(loaded, task, means)
     if not task.has_labels:
@@ -255,16 +260,22 @@ def _estimate(
 
 
 def _losses(causes: Sequence[HeadCause]) -> dict[str, Array]:
-    """Return the losses of heads or units by removal."""
-    names = ("zero", "mean", "noise")
-    return {name: np.array([float(getattr(cause, name)) for cause in causes]) for name in names}
+    """Return the losses of heads or units by kind of removal, each (heads,)."""
+    return {
+        "zero": np.array([float(cause.zero) for cause in causes]),
+        "mean": np.array([float(cause.mean) for cause in causes]),
+        "noise": np.array([float(cause.noise) for cause in causes]),
+    }
 
 
 def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
     """Correlate estimates and losses over the units that can be removed."""
     losses = _losses(causes)
-    for removal in ("zero", "mean"):
-        estimated = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
+    estimates = {
+        "zero": np.array([cause.zero_estimate for cause in causes]),
+        "mean": np.array([cause.mean_estimate for cause in causes]),
+    }
+    for removal, estimated in estimates.items():
         fit = interval_of(spearman, {"similarity": estimated, "gold": losses[removal]}, seed=seed)
-        interval = [bound / 100 for bound in fit.interval or ()]
+        interval = [bound / 100 for bound in fit.interval or ()]  # metrics are x100
         yield EstimateFit(removal, len(causes), Estimate(float(fit) / 100, *interval))

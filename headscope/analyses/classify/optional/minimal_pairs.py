@@ -1,17 +1,22 @@
 """Sentences in which the word that a head looks for has moved, and others in which it has not.
 
-*Syntactic.* The query word stays. A stretch of words, with the word that it should look at, is
-replaced by a stretch of as many pieces from another sentence, in which it stands beside a word of
-the same relation on the same side. Where the word to look at has another place in the new stretch,
-the relation points elsewhere; where it has the same place, the answer is equal, whatever the words.
+*Syntactic.* The query word stays. A *stretch* of words, with the target (the word that the query
+should look at), is replaced by a stretch of another sentence: as many pieces, beside a word of the
+same relation on the same side. If "saw" looks for its subject::
+
+    sentence    the old CAT saw it
+    elsewhere   DOGS from here saw it      the stretch of "dogs from here ran": the target has moved
+    same        a big DOG saw it           the stretch of "a big dog ran": new words, same place
 
 *Positional.* "The token before" is at the same place in every sentence, so no sentence makes such
-a relation point elsewhere. Both rows are of one other sentence of the same length: that of the
-query's position has the equal answer, and that of a neighbouring position points one token
+a relation point elsewhere. Both pattern rows are of one other sentence of the same length: that of
+the query's own position has the equal answer, and that of a neighbouring position points one token
 further.
 
-:func:`syntactic_pairs` and :func:`positional_pairs` make them; the functions between find the
-stretches that can be replaced, from the tree of a sentence.
+:func:`syntactic_pairs` and :func:`positional_pairs` make them; the functions before them find the
+stretches that can be replaced, from the tree of a sentence. An :class:`EncodedSentence` is a
+sentence in the model's tokens: ``word_of`` is each token's word (-1: special token), ``first`` each
+word's first token, ``pieces`` how many tokens a word has, ``sentence`` its words and tree.
 
 References
 ----------
@@ -32,7 +37,8 @@ import numpy as np
 from headscope.data.word_pieces import EncodedSentence
 
 LONGEST = 12  # Pieces of a stretch that is replaced, at most.
-Positions = Sequence[int]
+Positions = Sequence[int]  # Of tokens in a sentence
+Span = tuple[int, int]  # The words from the first to before the second
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,10 @@ class MinimalPair:
     """A sentence and the two whose patterns are put into it; all have as many tokens."""
 
     sentence: Sequence[int]  # Token ids, special tokens included
-    elsewhere: Sequence[int]  # Those of the sentence in which the relation points elsewhere
-    same: Sequence[int]  # Those of the sentence in which it points to the same place
-    rows: Positions  # The query's pieces, in ``sentence`` and in ``same``
-    rows_elsewhere: Positions  # The query's pieces in ``elsewhere``
+    elsewhere: Sequence[int]  # Token ids of the sentence in which the relation points elsewhere
+    same: Sequence[int]  # Token ids of the sentence in which it points to the same place
+    queries: Positions  # The pieces of the query word, in ``sentence`` and in ``same``
+    queries_elsewhere: Positions  # The pieces of the query word in ``elsewhere``
     targets: Positions  # Where the relation points in ``sentence`` and in ``same``
     targets_elsewhere: Positions  # Where it points in ``elsewhere``
 
@@ -53,7 +59,10 @@ class MinimalPair:
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """The words from ``start`` to before ``stop`` of a sentence, with what a query looks for."""
+    """The words from ``start`` to before ``stop`` of a sentence, with the target of a query.
+
+    ``the old cat`` in ``the old cat saw it``: query 3, target 2, start 0, stop 3.
+    """
 
     sentence: EncodedSentence
     query: int  # The word that looks; it stands outside the stretch
@@ -73,17 +82,24 @@ class Stretch:
 
     @cached_property
     def target_span(self) -> tuple[int, int]:
-        """Pieces of the stretch before the target, and up to its end."""
+        """Where the target's pieces start and stop in the stretch.
+
+        ``the old ##est cat`` with the target ``oldest``: (1, 3).
+        """
         target = _pieces(self.sentence, self.target, self.target + 1)
         return target.start - self.positions.start, target.stop - self.positions.start
 
     def with_other(self, other: Stretch) -> tuple[list[int], Positions]:
-        """Replace it by another stretch; return token ids and the positions of the target."""
+        """Replace it by a stretch of as many pieces.
+
+        Returns the token ids of the new sentence, and the positions of the new target in it.
+        """
         ids = self.sentence.ids.copy()
         ids[self.positions] = other.ids
-        begin = self.positions.start
-        start, stop = other.target_span
-        return ids.tolist(), range(begin + start, begin + stop)
+        stretch_start = self.positions.start
+        target_start, target_stop = other.target_span
+        target = range(stretch_start + target_start, stretch_start + target_stop)
+        return ids.tolist(), target
 
 
 def _pieces(sentence: EncodedSentence, start: int, stop: int) -> slice:
@@ -92,18 +108,19 @@ def _pieces(sentence: EncodedSentence, start: int, stop: int) -> slice:
     return slice(int(sentence.first[start]), int(sentence.first[last] + sentence.pieces[last]))
 
 
-Span = tuple[int, int]  # The words from the first to before the second
-
-
 def subtree_spans(heads: Sequence[int]) -> list[Span | None]:
-    """Return the words of each word's subtree; None where it is not contiguous."""
+    """Return the words of each word's subtree; None where it is not contiguous.
+
+    ``heads`` are the words that they depend on, -1 for the root:
+    ``the old cat saw``, heads [2, 2, 3, -1] -> [(0, 1), (1, 2), (0, 3), (0, 4)].
+    """
     n = len(heads)
     first = list(range(n))
     last = list(range(n))
     n_words = [0] * n
     for word in range(n):
         ancestor = word
-        while ancestor >= 0:
+        while ancestor >= 0:  # up to the root, whose head is -1
             first[ancestor] = min(first[ancestor], word)
             last[ancestor] = max(last[ancestor], word)
             n_words[ancestor] += 1
@@ -115,15 +132,21 @@ def subtree_spans(heads: Sequence[int]) -> list[Span | None]:
     return spans
 
 
-def stretches(sentence: EncodedSentence, relation: str, direction: str) -> Iterator[Stretch]:
+def stretches(encoded: EncodedSentence, relation: str, direction: str) -> Iterator[Stretch]:
     """Yield every stretch of a sentence that can be replaced for this relation and direction.
 
-    ``head->dep``: from the head to the dependent, with any number of the head's dependents beyond.
-    ``dep->head``: from the dependent to the head, with any number of the head's dependents on its
-    other side. Only where subtrees are contiguous and no second word would be right.
+    Here a head is no attention head but the word that another one depends on. A stretch begins
+    beside the query and goes on over the target, up to the end of the head or of one of the head's
+    dependents. In ``now the cat saw it``:
+
+    - nsubj ``head->dep``, query ``saw``, target ``cat``: ``the cat`` and ``now the cat``;
+    - nsubj ``dep->head``, query ``cat``, target ``saw``: ``saw`` and ``saw it``.
+
+    Only where the subtrees of all the head's dependents are contiguous, and no second dependent has
+    the relation that the head looks for.
     """
-    heads = sentence.sentence.heads or ()
-    relations = sentence.sentence.relations or ()
+    heads = encoded.sentence.heads or ()
+    relations = encoded.sentence.relations or ()
     subtrees = subtree_spans(heads)
     for dependent, head in enumerate(heads):
         if head < 0 or relations[dependent] != relation:
@@ -133,42 +156,30 @@ def stretches(sentence: EncodedSentence, relation: str, direction: str) -> Itera
         if len(spans) < len(dependents):
             continue
         # Where the head's dependents on its left start, and where those on its right stop.
-        starts = [start for start, _ in spans.values() if start < head]
-        stops = [stop for start, stop in spans.values() if start > head]
-        if direction == "dep->head":
+        left_starts = [start for start, _ in spans.values() if start < head]
+        right_stops = [stop for start, stop in spans.values() if start > head]
+        subtree_start, subtree_stop = spans[dependent]
+        candidates: list[Span]
+        if direction == "dep->head":  # from the dependent's subtree over the head
             query = dependent
             target = head
-            candidates = _spans_with_head(dependent, head, spans[dependent], starts, stops)
-        else:
+            if dependent > head:
+                candidates = [(start, subtree_start) for start in (head, *left_starts)]
+            else:
+                candidates = [(subtree_stop, stop) for stop in (head + 1, *right_stops)]
+        else:  # from the head over the dependent's subtree
             if sum(relations[word] == relation for word in dependents) > 1:
                 continue
             query = head
             target = dependent
-            candidates = _spans_with_dependent(dependent, head, spans[dependent], starts, stops)
+            if dependent > head:
+                candidates = [(head + 1, stop) for stop in right_stops if stop >= subtree_stop]
+            else:
+                candidates = [(start, head) for start in left_starts if start <= subtree_start]
         for start, stop in candidates:
-            stretch = Stretch(sentence, query, target, start, stop)
+            stretch = Stretch(encoded, query, target, start, stop)
             if len(stretch.ids) <= LONGEST:
                 yield stretch
-
-
-def _spans_with_head(
-    dependent: int, head: int, subtree: Span, starts: Sequence[int], stops: Sequence[int]
-) -> list[Span]:
-    """Return the spans beside a dependent's subtree that hold its head."""
-    subtree_start, subtree_stop = subtree
-    if dependent > head:
-        return [(start, subtree_start) for start in (head, *starts)]
-    return [(subtree_stop, stop) for stop in (head + 1, *stops)]
-
-
-def _spans_with_dependent(
-    dependent: int, head: int, subtree: Span, starts: Sequence[int], stops: Sequence[int]
-) -> list[Span]:
-    """Return the spans beside a head that hold the subtree of its dependent."""
-    subtree_start, subtree_stop = subtree
-    if dependent > head:
-        return [(head + 1, stop) for stop in stops if stop >= subtree_stop]
-    return [(start, head) for start in starts if start <= subtree_start]
 
 
 def syntactic_pairs(
@@ -209,7 +220,7 @@ def _minimal_pair(
 
     None where there is no such stretch in another sentence.
     """
-    start, stop = stretch.target_span
+    target_start, target_stop = stretch.target_span
     replacements = [
         other
         for other in alike
@@ -218,21 +229,21 @@ def _minimal_pair(
     moved = [
         other
         for other in replacements
-        if other.target_span[1] <= start or other.target_span[0] >= stop
+        if other.target_span[1] <= target_start or other.target_span[0] >= target_stop
     ]
-    same = [other for other in replacements if other.target_span == (start, stop)]
-    if not (moved and same):
+    unmoved = [other for other in replacements if other.target_span == stretch.target_span]
+    if not (moved and unmoved):
         return None
     elsewhere, new_targets = stretch.with_other(moved[int(rng.integers(len(moved)))])
-    equal, targets = stretch.with_other(same[int(rng.integers(len(same)))])
+    same, targets = stretch.with_other(unmoved[int(rng.integers(len(unmoved)))])
     query_pieces = _pieces(stretch.sentence, stretch.query, stretch.query + 1)
-    rows = range(query_pieces.start, query_pieces.stop)
+    queries = range(query_pieces.start, query_pieces.stop)
     return MinimalPair(
         sentence=stretch.sentence.ids.tolist(),
         elsewhere=elsewhere,
-        same=equal,
-        rows=rows,
-        rows_elsewhere=rows,
+        same=same,
+        queries=queries,
+        queries_elsewhere=queries,
         targets=targets,
         targets_elsewhere=new_targets,
     )
@@ -248,7 +259,9 @@ def positional_pairs(
 ) -> list[MinimalPair]:
     """Make at most one pair of each sentence, in random order, until there are ``limit``.
 
-    In a causal model the neighbouring row is that on the left.
+    ``offset`` is that of the target from the query: -1 for the token before. The neighbour, whose
+    pattern row points one token further, is the query on the left or right; in a causal model the
+    one on the left.
     """
     # Sentences whose words stand at the same positions can lend one another their patterns.
     alike: dict[bytes, list[list[int]]] = defaultdict(list)
@@ -262,32 +275,36 @@ def positional_pairs(
         tokens = sentences[i].ids.tolist()
         content = sentences[i].word_of >= 0
         other_sentences = [ids for ids in alike[content.tobytes()] if ids != tokens]
-        rows = _rows_and_neighbours(np.flatnonzero(content).tolist(), offset, steps)
-        if not (other_sentences and rows):
+        queries = _queries_and_neighbours(np.flatnonzero(content).tolist(), offset, steps)
+        if not (other_sentences and queries):
             continue
         other_sentence = other_sentences[int(rng.integers(len(other_sentences)))]
-        row, next_row = rows[int(rng.integers(len(rows)))]
+        query, neighbour = queries[int(rng.integers(len(queries)))]
         pairs.append(
             MinimalPair(
                 sentence=tokens,
                 elsewhere=other_sentence,
                 same=other_sentence,
-                rows=(row,),
-                rows_elsewhere=(next_row,),
-                targets=(row + offset,),
-                targets_elsewhere=(next_row + offset,),
+                queries=(query,),
+                queries_elsewhere=(neighbour,),
+                targets=(query + offset,),
+                targets_elsewhere=(neighbour + offset,),
             )
         )
     return pairs
 
 
-def _rows_and_neighbours(
-    content: Sequence[int], offset: int, steps: Sequence[int]
+def _queries_and_neighbours(
+    content: Positions, offset: int, steps: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return (row, neighbouring row) where both rows and their targets are content tokens."""
+    """Return (query, neighbour) where both and their targets are content tokens.
+
+    A neighbour lies one of the ``steps`` away: content [1, 2, 3, 4], offset -1, steps (-1, 1) ->
+    [(2, 3), (3, 2), (3, 4), (4, 3)].
+    """
     content_set = set(content)
     return [
-        (row, row + step)
-        for row, step in product(content, steps)
-        if {row + offset, row + step, row + step + offset} <= content_set
+        (query, query + step)
+        for query, step in product(content, steps)
+        if {query + offset, query + step, query + step + offset} <= content_set
     ]

@@ -1,17 +1,33 @@
-"""Runs in which a head's pattern alone is taken from another sentence.
+"""Runs in which one head looks where it would look in another sentence.
 
-Everything else is left as it is: at the rows of one query,
+At a query word the head's pattern row P' is taken from the other sentence, its values v stay those
+of this one::
 
-    z_h := P'_h v_h,    P' of the other sentence, v of this one
+    z_h := P'_h v_h
 
 so that no word of the other sentence gets in; z of the other sentence would bring its words along,
-and then a pair with an equal answer would change as much. What later heads (their q, k and v) and
-the output (the last state) read at that query is compared with the unchanged run. All is a share
-of the change when all heads of the layer are patched together, so that layers and readers have one
-scale.
+and then a pair with an equal answer would change as much. Everything else is left as it is.
 
-:func:`patch` patches one layer: :class:`_BatchPatch` runs a batch and returns lengths of changes,
-which :func:`patch` turns into shares.
+A *signal* is what is read at the query afterwards: q, k or v of one later layer, or the output (the
+last state). Its change is the length of its difference from the unchanged run, as a share of the
+change when all heads of the layer are patched together, so that layers and signals have one scale.
+
+A batch runs in copies, one behind the other. For two :class:`MinimalPair`, A and B, and heads 3
+and 5 it is this; ``elsewhere`` and ``same`` are the two other sentences of a pair::
+
+    A B   unchanged
+    A B   all heads of the layer, patched with pattern rows of ``elsewhere``
+    A B   head 3, with rows of ``elsewhere``
+    A B   head 3, with rows of ``same``
+    A B   head 5, with rows of ``elsewhere``
+    A B   head 5, with rows of ``same``
+
+:func:`patch` patches one layer: :class:`_BatchPatch` runs a batch and returns the lengths of
+signals and changes, which :func:`patch` turns into shares. The model runs under :func:`intervene`,
+which calls a function of ours in place of the attention of every layer (:class:`AttentionSite`;
+``row`` is its index among those that are measured); ``router.checked`` is one such run, which has
+to reach every layer. A :class:`Replay` plays back what the layers
+before the patched one returned, so that they do not run in every copy.
 
 References
 ----------
@@ -23,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +57,10 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Recorded, Replay
 from headscope.models.run.routing import prepared
 
-_AT_ONCE = 4096  # Tokens that run together.
+_AT_ONCE = 4096  # Tokens that run together, in all copies.
+#: The sentence of a pair that lends its pattern rows, as an index.
+_ELSEWHERE = 0
+_SAME = 1
 
 
 @dataclass(frozen=True)
@@ -48,47 +68,64 @@ class Patches:
     """What patching heads of one layer changes, by reader: later heads if there are any, output.
 
     Changes are lengths, as shares of the mean length over pairs when all heads of the layer are
-    patched together. Pairs are in the order of their lengths.
+    patched together; those of later heads are means over their signals. Pairs are in the order of
+    their lengths.
     """
 
     #: (readers, heads, 2, pairs): of each head alone, where the relation points elsewhere, and
     #: where it points to the same place
     shares: Array
     together: Array  # (readers, pairs): of all heads together; 1 in the mean
-    size: Array  # (readers,): the mean of that length, as a share of the length of what is read
+    size: Array  # (readers,): mean change by all heads together, as a share of the signal's length
     shift: Array  # (pairs,): how much more the first head looks at the new place than at the old
 
 
+class _Version(NamedTuple):
+    """A changed copy: these heads get pattern rows of this sentence."""
+
+    lender: int  # _ELSEWHERE or _SAME
+    heads: Sequence[int]
+
+
 def patch(
-    view: LoadedModel, pairs: Sequence[MinimalPair], row: int, heads: Sequence[int]
+    view: LoadedModel, pairs: Sequence[MinimalPair], layer: int, heads: Sequence[int]
 ) -> Patches:
     """Patch heads of a layer, all of them together and each of ``heads`` (their indices) alone.
 
-    A layer whose changes nobody reads has shares of 0, and 1 for all heads together.
+    ``layer`` is an index into ``view.sites``, the layers that are measured. Where nobody reads what
+    the layer writes, shares are 0, and 1 for all heads together.
     """
-    # Run the pairs, a few at a time.
+    # All heads together, then each head alone with rows of either sentence.
+    versions = [_Version(_ELSEWHERE, range(view.sites[layer].n_heads))]
+    for head in heads:
+        versions += [_Version(_ELSEWHERE, [head]), _Version(_SAME, [head])]
+
+    # Run the pairs, a few at a time: the unchanged copy, and one of each version.
     replay = Replay(view)
-    tokens_of_batch = _AT_ONCE // (2 + 2 * len(heads))  # every pair runs in as many versions
     lengths_by_batch = []
     shift_by_batch = []
-    with prepared(view.network):
-        for batch in buckets(pairs, tokens_of_batch):
-            patched = _BatchPatch(view, batch, row)
-            lengths_by_batch.append(patched.lengths(replay, heads))
-            shift_by_batch.append(patched.shift(heads[0]))
-    lengths = np.concatenate(lengths_by_batch, -1)  # (reads, 1 and versions, pairs)
+    with prepared(view.network):  # once for all the runs in it
+        for batch in buckets(pairs, _AT_ONCE // (1 + len(versions))):
+            batch_patch = _BatchPatch(view, batch, layer)
+            lengths_by_batch.append(batch_patch.lengths(replay, versions))
+            shift_by_batch.append(batch_patch.shift(heads[0]))
+    lengths = np.concatenate(lengths_by_batch, -1)  # [signals, 1 + versions, pairs]
 
-    # Shares of the mean change when all heads of the layer, the first version, are patched.
+    # Changes no larger than rounding are none.
     unchanged = lengths[:, :1]
     changes = np.where(lengths[:, 1:] > ROUNDING * unchanged, lengths[:, 1:], 0.0)
-    layer_change = changes[:, :1].mean(-1, keepdims=True)
-    unread = layer_change <= 0
-    shares = np.where(unread, 0.0, changes / np.where(unread, 1.0, layer_change))
-    shares[:, :1] += unread
+
+    # Shares of the mean change when all heads of the layer, the first version, are patched.
+    layer_change = changes[:, :1].mean(-1, keepdims=True)  # [signals, 1, 1]
+    is_read = layer_change > 0
+    shares = np.divide(changes, layer_change, out=np.zeros_like(changes), where=is_read)
+    shares[~is_read[:, 0, 0], 0] = 1.0  # of a change of 0 all heads together bring about all
     size = (layer_change / unchanged.mean(-1, keepdims=True))[:, 0, 0]
 
-    # Means over what a reader reads: q, k and v of every later layer; and last, the output.
-    readers = [slice(None, -1), slice(-1, None)] if len(shares) > 1 else [slice(None)]
+    # Means over the signals of each reader: later heads, if there are any, and last the output.
+    readers = [slice(-1, None)]
+    if len(shares) > 1:
+        readers.insert(0, slice(0, -1))
     by_reader = np.stack([shares[reader].mean(0) for reader in readers])
     return Patches(
         shares=by_reader[:, 1:].reshape(len(readers), len(heads), 2, -1),
@@ -99,36 +136,37 @@ def patch(
 
 
 class _BatchPatch:
-    """A batch of minimal pairs, whose first sentences get pattern rows of the others."""
+    """A batch of minimal pairs, whose sentences get pattern rows of the pairs' other sentences."""
 
-    def __init__(self, view: LoadedModel, pairs: Sequence[MinimalPair], row: int) -> None:
-        """Find the queries of the pairs, and run their other sentences; ``row`` is the layer's."""
+    def __init__(self, view: LoadedModel, pairs: Sequence[MinimalPair], layer: int) -> None:
+        """List the queries of all pairs, and run the other sentences for their pattern rows."""
         self._view = view
         self._pairs = pairs
-        self._row = row
+        self._layer = layer
+        # Queries of all pairs in one list: of a pair with query pieces at 4 and 5 and one with a
+        # query at 2, pair_of_query is [0, 0, 1] and queries is [4, 5, 2].
         pair_of_query: list[int] = []
         queries: list[int] = []
         queries_elsewhere: list[int] = []
         for i, pair in enumerate(pairs):
-            pair_of_query += [i] * len(pair.rows)
-            queries += pair.rows
-            queries_elsewhere += pair.rows_elsewhere
-        #: (queries,): the pair of each query piece, its position, and its position in ``elsewhere``
-        self._pair_of = torch.tensor(pair_of_query, device=view.device)
-        self._query = torch.tensor(queries, device=view.device)
-        self._query_elsewhere = torch.tensor(queries_elsewhere, device=view.device)
-        #: (2, queries, heads, key_pos): rows of the sentences that point elsewhere, and of the
-        #: others
-        self._rows = self._rows_of_other_sentences()
+            pair_of_query += [i] * len(pair.queries)
+            queries += pair.queries
+            queries_elsewhere += pair.queries_elsewhere
+        self._pair_of_query = torch.tensor(pair_of_query, device=view.device)
+        self._queries = torch.tensor(queries, device=view.device)
+        self._queries_elsewhere = torch.tensor(queries_elsewhere, device=view.device)
+        #: (2, queries, heads, key_pos): of the sentences _ELSEWHERE and _SAME
+        self._lent_rows = self._rows_of_other_sentences()
 
     def _rows_of_other_sentences(self) -> Tensor:
         """Run the other sentences, and take the pattern rows of their queries."""
         patterns: list[Tensor] = []
 
+        # Runs in place of the attention of every layer.
         def record_pattern(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
-            if site.row == self._row:
+            if site.row == self._layer:
                 patterns.append(attention_pattern(q, k, scale=scale, mask=mask))
             return stream_attention(q, k, v, mask=mask, scale=scale)
 
@@ -136,59 +174,54 @@ class _BatchPatch:
         sentences = [pair.elsewhere for pair in self._pairs] + [pair.same for pair in self._pairs]
         with intervene(view, attention=record_pattern) as router:
             router.checked(view.forward, *view.pad(sentences))
-        (pattern,) = patterns
-        elsewhere = pattern[self._pair_of, :, self._query_elsewhere]
-        same = pattern[len(self._pairs) + self._pair_of, :, self._query]
+        (pattern,) = patterns  # [2 * pairs, heads, query_pos, key_pos]
+        elsewhere = pattern[self._pair_of_query, :, self._queries_elsewhere]
+        same = pattern[len(self._pairs) + self._pair_of_query, :, self._queries]
         return torch.stack([elsewhere, same])
 
-    def lengths(self, replay: Replay, heads: Sequence[int]) -> Array:
-        """Run the unchanged model and its patched versions as copies of one batch.
+    def lengths(self, replay: Replay, versions: Sequence[_Version]) -> Array:
+        """Run the unchanged copy and one of each version as one batch.
 
-        Returns lengths (reads, 2 + 2 heads, pairs): of what is read unchanged, and of its changes
-        with all heads patched and with each alone; reads are q, k and v of each later layer, and
-        the output.
+        Returns lengths, (signals, 1 + versions, pairs): of each signal in the unchanged copy, and
+        of its change in each version. Signals are q, k and v of each later layer, and the output.
         """
         view = self._view
         ids, mask = view.pad([pair.sentence for pair in self._pairs])
         v, recorded = self._values(replay, ids, mask)
-        # What each head would write with the other rows: (2, queries, heads, d_head)
-        z_new = (self._rows[..., None, :] @ v[self._pair_of])[..., 0, :]
-        # The first copy is unchanged. Of the others: which sentence lends its rows (0: elsewhere,
-        # 1: same), and to which heads; first all heads together, then each alone.
-        versions: list[tuple[int, list[int]]] = [(0, [*range(z_new.shape[2])])]
-        for head in heads:
-            versions += [(0, [head]), (1, [head])]
+        # What each head would write with the lent rows: [2, queries, heads, d_head]
+        z_new = (self._lent_rows[..., None, :] @ v[self._pair_of_query])[..., 0, :]
         n_copies = 1 + len(versions)
         lengths: list[Array] = []
 
-        def patched(
+        # Runs in place of the attention of every layer.
+        def patch_or_read(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
             z = stream_attention(q, k, v, mask=mask, scale=scale)
-            if site.row == self._row:
-                for copy, (lender, changed_heads) in enumerate(versions, start=1):
-                    rows = copy * len(self._pairs) + self._pair_of
-                    for head in changed_heads:
-                        z[rows, head, self._query] = z_new[lender, :, head]
-            elif site.row > self._row:
-                lengths.extend(self._lengths_read(states, n_copies) for states in (q, k, v))
+            if site.row == self._layer:
+                for copy, version in enumerate(versions, start=1):
+                    batch_rows = copy * len(self._pairs) + self._pair_of_query
+                    for head in version.heads:
+                        z[batch_rows, head, self._queries] = z_new[version.lender, :, head]
+            elif site.row > self._layer:
+                lengths.extend(self._lengths_of(signal, n_copies) for signal in (q, k, v))
             return z
 
-        playing = replay.playing(recorded, self._row, n_copies)
-        with intervene(view, attention=patched) as router, playing:
+        playing = replay.playing(recorded, self._layer, n_copies)
+        with intervene(view, attention=patch_or_read) as router, playing:
             copies = (ids.repeat(n_copies, 1), mask.repeat(n_copies, 1))
             output = router.checked(view.forward, *copies)
-        lengths.append(self._lengths_read(output, n_copies))
+        lengths.append(self._lengths_of(output, n_copies))
         return np.stack(lengths)
 
     def _values(self, replay: Replay, ids: Tensor, mask: Tensor) -> tuple[Tensor, Recorded]:
-        """Run the unchanged model: v of the layer, and what its layers returned."""
+        """Run the unchanged model: v of the patched layer, and what each layer returned."""
         values: list[Tensor] = []
 
         def record_values(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
-            if site.row == self._row:
+            if site.row == self._layer:
                 values.append(v)
             return stream_attention(q, k, v, mask=mask, scale=scale)
 
@@ -200,27 +233,37 @@ class _BatchPatch:
         (v,) = values
         return v, recorded
 
-    def _lengths_read(self, states: Tensor, n_copies: int) -> Array:
-        """Return lengths of what is read at the queries, (1 + versions, pairs).
+    def _lengths_of(self, signal: Tensor, n_copies: int) -> Array:
+        """Return lengths over the queries of each pair, (copies, pairs).
 
-        The first is that of the unchanged copy, the others those of changes from it; ``states`` are
-        (copies x batch, ..., pos, d).
+        Of the first, unchanged copy the length of the signal, of every other that of its difference
+        from the first. ``signal`` is (copies * pairs, ..., pos, d).
         """
+        # Take the signal at the queries of every copy.
         n_pairs = len(self._pairs)
-        first_rows = torch.arange(n_copies, device=self._view.device)[:, None] * n_pairs
-        rows = (first_rows + self._pair_of).flatten()
-        read = exact(states.movedim(-2, 1)[rows, self._query.repeat(n_copies)])
-        read = read.view(n_copies, len(self._query), -1)
-        squares = torch.cat([read[:1], read[1:] - read[:1]]).square().sum(-1)
-        total = squares.new_zeros(n_copies, n_pairs)
-        total.index_add_(1, self._pair_of.to(squares.device), squares)
-        return numpy(total.sqrt())
+        n_queries = len(self._queries)
+        first_rows = n_pairs * torch.arange(n_copies, device=self._view.device)
+        batch_rows = (first_rows[:, None] + self._pair_of_query).flatten()  # [copies * queries]
+        by_position = signal.movedim(-2, 1)  # [copies * pairs, pos, ..., d]
+        at_queries = exact(by_position[batch_rows, self._queries.repeat(n_copies)])
+        at_queries = at_queries.view(n_copies, n_queries, -1)
+
+        # Lengths of pairs, from the squared lengths of their queries.
+        unchanged = at_queries[:1]
+        changes = at_queries[1:] - unchanged
+        squares = torch.cat([unchanged, changes]).square().sum(-1)  # [copies, queries]
+        squares_of_pairs = squares.new_zeros(n_copies, n_pairs)
+        squares_of_pairs.index_add_(1, self._pair_of_query.to(squares.device), squares)
+        return numpy(squares_of_pairs.sqrt())
 
     def shift(self, head: int) -> Array:
-        """Return how much more a head looks at the new place than at the old: (pairs,)."""
+        """Return how much more a head looks at the new place than at the old: (pairs,).
+
+        Both weights are those in the sentence in which the relation points elsewhere.
+        """
         shift = np.zeros(len(self._pairs))
-        elsewhere = numpy(exact(self._rows[0, :, head]))
-        for weights, i in zip(elsewhere, self._pair_of.tolist(), strict=True):
+        weights_elsewhere = numpy(exact(self._lent_rows[_ELSEWHERE, :, head]))  # [queries, key_pos]
+        for weights, i in zip(weights_elsewhere, self._pair_of_query.tolist(), strict=True):
             pair = self._pairs[i]
             new_place = weights[list(pair.targets_elsewhere)].sum()
             old_place = weights[list(pair.targets)].sum()

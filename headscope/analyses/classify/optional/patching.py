@@ -1,7 +1,10 @@
 """Whether a head carries its role: its pattern alone is taken from another sentence.
 
-A role says where a head looks. One head alone looks elsewhere (``patched_runs.py``), as it would in
-a minimal pair (``minimal_pairs.py``); it carries its role if what is read of it depends on that.
+A role says where a head looks. A minimal pair (``minimal_pairs.py``) is a sentence and two others:
+one in which the head should look elsewhere, and one in which it should look at the same place. One
+head alone looks as in these (``patched_runs.py``), which changes what later heads and the output
+read. Its *gain* is the change with the first less that with the second; the head carries its role
+if the gain is large enough, and larger than that of other heads of the layer.
 
 :func:`with_patching` goes through the heads; :func:`_patch_role` measures one, :func:`evidence` and
 :func:`verdict` decide.
@@ -17,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtr
@@ -48,8 +52,17 @@ from headscope.stats.statistics import (
 
 SENTENCES = 4096  # Sentences of the corpus that pairs are made of, at most.
 OTHERS = 5  # Other heads of the layer that are patched too, at most, drawn at random.
-SMALLEST = 0.05  # The smallest gain that counts: a twentieth of the change by the layer.
+#: The smallest gain that counts, as a share of the change when the whole layer is patched.
+SMALLEST = 0.05
 LEVEL = 0.05  # Adjusted p at which something is said of a head.
+
+
+class _RoleOfHead(NamedTuple):
+    """What is patched: a head, and one of its roles."""
+
+    head: HeadResult
+    role: str  # ``positional`` or ``syntactic``
+    detail: str  # The offset (``-1``), or the relation (``obj dep->head``)
 
 
 def with_patching(
@@ -62,7 +75,11 @@ def with_patching(
     seed: int,
     progress: Progress,
 ) -> ClassifyResult:
-    """Patch every head that has a positional or a syntactic role, and say whether it carries it."""
+    """Patch every head that has a positional or a syntactic role, and say whether it carries it.
+
+    ``sentences`` of the corpus are used (None: all), at most :data:`SENTENCES`; each head is
+    patched in at most so many ``pairs``.
+    """
     # Choose what is patched.
     to_patch = list(_roles_to_patch(result))
     notes = []
@@ -70,37 +87,27 @@ def with_patching(
         notes.append("Syntactic heads were not patched: that needs gold trees (give a treebank).")
     elif not to_patch:
         notes.append("No head has a positional or syntactic role, so none was patched.")
-    if loaded.encoder_decoder and any(head.stack != "encoder" for head, _, _ in to_patch):
+    if loaded.encoder_decoder and any(chosen.head.stack != "encoder" for chosen in to_patch):
         notes.append("Of an encoder-decoder model only heads of the encoder are patched.")
-        to_patch = [
-            (head, role, detail) for head, role, detail in to_patch if head.stack == "encoder"
-        ]
+        to_patch = [chosen for chosen in to_patch if chosen.head.stack == "encoder"]
     encoded: list[EncodedSentence] = []
     if to_patch:
         first = islice(iter(corpus), min(SENTENCES, sentences or SENTENCES))
+        # None stands for a sentence that the model cannot read.
         encoded = [item for item in encode_words(loaded, placed(first)) if item is not None]
 
     # Patch each head in minimal pairs of its role.
     patches: list[HeadPatch] = []
-    for n_done, (head, role, detail) in enumerate(to_patch, start=1):
+    for n_done, chosen in enumerate(to_patch, start=1):
         rng = np.random.default_rng([seed, n_done])
-        head_patch = _patch_role(
-            result,
-            loaded.only(head.stack),
-            head,
-            role,
-            detail,
-            encoded=encoded,
-            limit=pairs,
-            rng=rng,
-        )
-        patches.append(head_patch)
+        view = loaded.only(chosen.head.stack)
+        patches.append(_patch_role(result, view, chosen, encoded=encoded, limit=pairs, rng=rng))
         progress("patching heads", n_done, len(to_patch))
 
     # Decide, and add the patches to their heads.
     patches_by_head: dict[str, list[HeadPatch]] = {}
-    for (head, _, _), head_patch in zip(to_patch, _decided(patches), strict=True):
-        patches_by_head.setdefault(head.name, []).append(head_patch)
+    for chosen, head_patch in zip(to_patch, _decided(patches), strict=True):
+        patches_by_head.setdefault(chosen.head.name, []).append(head_patch)
     heads = [
         replace(head, patched=tuple(patches_by_head.get(head.name, ()))) for head in result.heads
     ]
@@ -108,23 +115,21 @@ def with_patching(
     return replace(result, heads=tuple(heads), patching=patching)
 
 
-def _roles_to_patch(result: ClassifyResult) -> Iterator[tuple[HeadResult, str, str]]:
-    """Yield (head, role, detail): its offset, and its best relation, where that is a label."""
+def _roles_to_patch(result: ClassifyResult) -> Iterator[_RoleOfHead]:
+    """Yield of each head its offset, if it is positional, and its best relation, if syntactic."""
     for head in result.heads:
         for label in head.labels:
             if label.role == "positional":
-                yield head, label.role, label.detail
+                yield _RoleOfHead(head, "positional", label.detail)
         if "syntactic" in head.roles and head.best_relation is not None:
             best, _ = head.best_relation
-            yield head, "syntactic", f"{best.relation} {best.direction}"
+            yield _RoleOfHead(head, "syntactic", f"{best.relation} {best.direction}")
 
 
 def _patch_role(
     result: ClassifyResult,
     view: LoadedModel,
-    head: HeadResult,
-    role: str,
-    detail: str,
+    chosen: _RoleOfHead,
     *,
     encoded: Sequence[EncodedSentence],
     limit: int,
@@ -132,13 +137,14 @@ def _patch_role(
 ) -> HeadPatch:
     """Patch one head in minimal pairs of its role, beside heads of its layer without that role.
 
-    The effects have no verdict yet.
+    ``view`` is the model's stack with this head. The effects have no verdict yet.
     """
     # Make the pairs, and draw the heads that it is compared with.
-    place_of = places(view)
-    row, index = place_of[head.stack, head.layer, head.head]
+    head, role, detail = chosen
+    place_of = places(view)  # (stack, layer, head) of the original model -> layer and index in view
+    layer, index = place_of[head.stack, head.layer, head.head]
     if role == "positional":
-        causal = view.sites[row].causal
+        causal = view.sites[layer].causal
         pairs = positional_pairs(encoded, int(detail), limit, rng, causal=causal)
     else:
         relation, _, direction = detail.partition(" ")
@@ -156,7 +162,7 @@ def _patch_role(
     follows = UNKNOWN
     effects = tuple[PatchEffect, ...]()
     if len(pairs) >= FEWEST_UNITS:
-        patches = patch(view, pairs, row, [index, *compared_heads])
+        patches = patch(view, pairs, layer, [index, *compared_heads])
         n_followed = int((patches.shift > 0).sum())
         low, high = wilson(n_followed, len(pairs))
         follows = Estimate(n_followed / len(pairs), float(low), float(high))
@@ -185,9 +191,10 @@ def p_above(values: Array) -> float:
 def evidence(gains: Array, together: Array) -> tuple[float, float]:
     """Return two p-values: that the first head carries its role, and that it does not.
 
-    ``gains`` (heads, pairs), ``together`` (pairs,): the change when all heads are patched. To
-    carry it, the gain has to exceed both 0 and the mean gain of the others, paired over sentences;
-    not to carry it, to lie below :data:`SMALLEST` of that change.
+    ``gains`` (heads, pairs), the first of the head itself; ``together`` (pairs,): the change when
+    all heads are patched. A head carries its role if its gain exceeds both 0 and the mean gain of
+    the other heads, paired over sentences; it does not if its gain lies below :data:`SMALLEST` of
+    ``together``.
     """
     gain = gains[0]
     gains_of_others = gains[1:]
@@ -198,7 +205,7 @@ def evidence(gains: Array, together: Array) -> tuple[float, float]:
 
 
 def verdict(carries: float, does_not: float) -> str:
-    """Decide by both p-values; a gain too small to count is none, however sure its sign."""
+    """Decide by both p-values; a gain that is too small to count is no gain, however sure."""
     if does_not <= LEVEL:
         return "does not"
     return "carries" if carries <= LEVEL else "not told apart"
@@ -206,10 +213,12 @@ def verdict(carries: float, does_not: float) -> str:
 
 def _effects(patches: Patches) -> Iterator[PatchEffect]:
     """Yield the numbers of each reader; their p-values are not adjusted yet."""
-    readers = ("later heads", "output")[-len(patches.shares) :]
-    rows = zip(readers, patches.shares, patches.together, patches.size, strict=True)
-    for reader, shares, together, size in rows:
-        gains = shares[:, 0] - shares[:, 1]
+    readers: tuple[str, ...] = ("later heads", "output")
+    if len(patches.shares) == 1:  # no later heads
+        readers = ("output",)
+    by_reader = zip(readers, patches.shares, patches.together, patches.size, strict=True)
+    for reader, shares, together, size in by_reader:
+        gains = shares[:, 0] - shares[:, 1]  # [heads, pairs]: points elsewhere, less same place
         gain = gains[0]
         over_others = UNKNOWN
         if len(gains) > 1:
@@ -230,34 +239,38 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
 
 def _decided(patches: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
     """Adjust the p-values of all heads, roles and readers together, and add the verdicts."""
-    effects_of_all = list(chain.from_iterable(head_patch.effects for head_patch in patches))
-    p_carries = adjust(np.array([effect.p_carries for effect in effects_of_all])).tolist()
-    p_does_not = adjust(np.array([effect.p_does_not for effect in effects_of_all])).tolist()
-    adjusted = zip(p_carries, p_does_not, strict=True)  # in the order of the effects
+    effects = list(chain.from_iterable(head_patch.effects for head_patch in patches))
+    p_carries = adjust(np.array([effect.p_carries for effect in effects])).tolist()
+    p_does_not = adjust(np.array([effect.p_does_not for effect in effects])).tolist()
+    decided = [
+        replace(effect, p_carries=yes, p_does_not=no, verdict=verdict(yes, no))
+        for effect, yes, no in zip(effects, p_carries, p_does_not, strict=True)
+    ]
+    start = 0
     for head_patch in patches:
-        effects = []
-        for effect in head_patch.effects:
-            carries, does_not = next(adjusted)
-            effects.append(
-                replace(
-                    effect,
-                    p_carries=carries,
-                    p_does_not=does_not,
-                    verdict=verdict(carries, does_not),
-                )
-            )
-        verdicts = {effect.verdict for effect in effects}
-        overall = "carries" if "carries" in verdicts else "not told apart"
-        if len(verdicts) < 2:  # all readers agree, or there is none
-            overall = next(iter(verdicts), "not measured")
-        yield replace(head_patch, effects=tuple(effects), verdict=overall)
+        stop = start + len(head_patch.effects)
+        effects_of_head = tuple(decided[start:stop])
+        overall = _over_readers({effect.verdict for effect in effects_of_head})
+        yield replace(head_patch, effects=effects_of_head, verdict=overall)
+        start = stop
+
+
+def _over_readers(verdicts: set[str]) -> str:
+    """Join the verdicts of all readers: one that depends on the head is enough."""
+    if not verdicts:
+        return "not measured"
+    if "carries" in verdicts:
+        return "carries"
+    if verdicts == {"does not"}:
+        return "does not"
+    return "not told apart"
 
 
 def _share(values: Array, together: Array) -> Estimate:
-    """Return the mean of values as a share of that of ``together``, which is 1; with its interval.
+    """Return the mean of values, a share of the mean of ``together``, with its interval.
 
-    Student's t of what remains when the ratio is taken away (Cochran 1977, section 6.4); no
-    interval where no pair differs.
+    That mean is 1, but an estimate too, so the interval is that of a ratio: Student's t of values
+    less ratio times ``together`` (Cochran 1977, section 6.4). No interval where no pair differs.
     """
     mean = float(values.mean())
     remainder = values - mean * together

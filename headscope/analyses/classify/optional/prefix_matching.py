@@ -1,5 +1,14 @@
 """Where the tokens of a repeated sequence look: at the earlier copy, before it, or after it.
 
+With random tokens a b c d and, as a control, others in the first copy::
+
+    repeated   [CLS] a b c d  a b c d [SEP]
+    control    [CLS] e f g h  a b c d [SEP]
+
+the second ``b`` may look at the first ``b`` (``same``), at ``c`` (``after``, as induction heads do)
+or at ``a`` (``before``). A score is the mean weight there; its gain is the score less the weight at
+the same position of the control.
+
 :class:`Repeats` draws random tokens and scores a model on them; :func:`with_prefix_matching` adds
 the scores to a result.
 
@@ -30,12 +39,12 @@ from headscope.models.run.routing import Router, SiteObserver, routed
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import standard_error, t_half_width
 
-#: Where a token of the second copy may look: how many tokens behind its earlier occurrence.
+#: Where a token of the second copy may look: how many tokens further than its earlier occurrence.
 PLACES = {"after": 1, "same": 0, "before": -1}
 #: Sequences, and random tokens of each copy unless the model's limit allows fewer.
 SEQUENCES = 32
 COPY = 24
-_SHORTEST = 4  # Fewest tokens of a copy: without both ends, two are left.
+_SHORTEST = 4  # Fewest tokens of a copy: without the first and the last, two queries are left.
 
 
 class PrefixWeights(SiteObserver):
@@ -47,16 +56,17 @@ class PrefixWeights(SiteObserver):
     """
 
     def __init__(self, n_layers: int, n_heads: int, sequences: int, start: int, copy: int) -> None:
+        """``start`` is the position of the first random token, ``copy`` the length of a half."""
         #: (places, n_layers, n_heads, sequences): NaN where a layer has fewer heads
         self.weights: Array = np.full((len(PLACES), n_layers, n_heads, sequences), np.nan)
         self._queries = torch.arange(start + copy + 1, start + 2 * copy - 1)
         self._copy = copy
 
     def observe(self, site: Activations) -> None:
-        """Add one chunk of patterns."""
+        """Add one chunk of a layer's patterns: some sequences (``rows``), some heads."""
         for place, step in enumerate(PLACES.values()):
             keys = self._queries - self._copy + step
-            weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # (rows, heads)
+            weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # [sequences, heads]
             self.weights[place, site.row, site.heads, site.rows] = numpy(weight).T
 
 
@@ -77,14 +87,14 @@ class Repeats:
         has. No token occurs twice within a copy.
         """
         # Which tokens there are, and how many of them a copy can have.
-        special = set(loaded.tokenizer.all_special_ids)
+        special_ids = set(loaded.tokenizer.all_special_ids)
         in_sample: set[int] = set()
         for encoding in tokenise(loaded, sample_corpus().lines(), special=False, check=False):
             in_sample.update(encoding.ids)
-        tokens = sorted(in_sample - special)
-        around = frame(loaded, min(2 * COPY + 8, loaded.max_length))
-        before = around.before
-        after = around.after
+        tokens = sorted(in_sample - special_ids)
+        special_tokens = frame(loaded, min(2 * COPY + 8, loaded.max_length))
+        before = special_tokens.before
+        after = special_tokens.after
         longest_copy = (loaded.max_length - len(before) - len(after)) // 2
         copy = min(COPY, longest_copy, len(tokens) // 2)
         if copy < _SHORTEST:
@@ -103,13 +113,17 @@ class Repeats:
 
     def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
         """Run sequences as one batch: (places, n_layers, n_heads, sequences)."""
-        shape = loaded.n_layers, loaded.n_heads, len(sequences)
-        matching = PrefixWeights(*shape, self.start, self.copy)
-        with routed(
-            loaded.model, Router(loaded.sites, [matching], unmeasured_sites=loaded.unmeasured_sites)
-        ) as router:
+        observer = PrefixWeights(
+            n_layers=loaded.n_layers,
+            n_heads=loaded.n_heads,
+            sequences=len(sequences),
+            start=self.start,
+            copy=self.copy,
+        )
+        router = Router(loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites)
+        with routed(loaded.model, router):
             router.run(functools.partial(loaded.forward, *loaded.pad(sequences)))
-        return matching.weights
+        return observer.weights
 
     def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:
         """Score every head of a model, or of one of its stacks, by its name."""
@@ -120,7 +134,7 @@ class Repeats:
         half_width = t_half_width(standard_error(gain.sum(-1), (gain**2).sum(-1), n), n)
         scores = {}
         for site in loaded.sites:
-            for index, head in enumerate(site.head_ids):
+            for index, head in enumerate(site.head_ids):  # original numbers of the heads left
                 matches = {}
                 for place, name in enumerate(PLACES):
                     entry = (place, site.row, index)
@@ -147,10 +161,11 @@ def with_prefix_matching(
     """
     # Draw the sequences, if there are enough tokens.
     stack = "encoder" if loaded.encoder_decoder else loaded.stacks[0]
-    repeats = Repeats.draw(loaded, seed) if stack in stacks else None
+    if stack not in stacks:
+        return _not_measured(result, f"only the {stack} reads random tokens")
+    repeats = Repeats.draw(loaded, seed)
     if repeats is None:
-        why = f"only the {stack} reads random tokens" if stack not in stacks else "too few tokens"
-        return replace(result, untestable={**result.untestable, "prefix matching": why})
+        return _not_measured(result, "too few tokens")
 
     # Score the model, and the same architecture with random weights.
     view = loaded.only(stack)
@@ -161,12 +176,12 @@ def with_prefix_matching(
         for name in PLACES:
             largest_gains[name] = max(float(getattr(score, name).gain) for score in random)
 
-    # How many tokens each query sees, and so what evenly spread attention gives to one.
-    first_query = repeats.start + repeats.copy + 1
-    n_queries = repeats.copy - 2
-    seen = np.full(n_queries, len(repeats.repeated[0]))
-    if view.sites[0].causal:
-        seen = np.arange(first_query, first_query + n_queries) + 1
+    # How many tokens each query sees, and so what evenly spread attention gives to one. Queries are
+    # the second half without its first and its last token.
+    queries = np.arange(repeats.start + repeats.copy + 1, repeats.start + 2 * repeats.copy - 1)
+    seen = queries + 1  # in a causal model
+    if not view.sites[0].causal:
+        seen = np.full(len(queries), len(repeats.repeated[0]))
     measured = PrefixMatching(
         sequences=len(repeats.repeated),
         copy=repeats.copy,
@@ -177,3 +192,8 @@ def with_prefix_matching(
     )
     heads = (replace(head, prefix=scores.get(head.name)) for head in result.heads)
     return replace(result, heads=tuple(heads), prefix=measured)
+
+
+def _not_measured(result: ClassifyResult, reason: str) -> ClassifyResult:
+    """Say in a result why there are no scores."""
+    return replace(result, untestable={**result.untestable, "prefix matching": reason})

@@ -1,4 +1,7 @@
-"""The control with random weights: what the same rules label where there is nothing to find."""
+"""The control with random weights: what the same rules label where there is nothing to find.
+
+A :class:`StackLabels` has the labelled heads of one stack: ``encoder``, ``decoder`` or ``cross``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ def with_random_weights(
 ) -> ClassifyResult:
     """Add the counts of roles in the same architecture with random weights of this seed.
 
-    ``random`` are its labelled heads, stack by stack; ``labels`` those of a user's pairs by stack.
+    ``random`` are that network's labelled heads; ``labels`` are the labels of a user's pairs that
+    are roles of each stack's heads.
     """
     heads: list[HeadResult] = []
     by_stack = {}
@@ -30,7 +34,7 @@ def with_random_weights(
         heads += stack_heads
         by_stack[stack] = {"heads": len(stack_heads), **_counts(stack_heads, [stack], labels)}
     control = replace(
-        result.control or ControlResult(),
+        result.control or ControlResult(),  # which may have the control with swapped trees
         seed=seed,
         heads=len(heads),
         roles=_counts(heads, list(by_stack), labels),

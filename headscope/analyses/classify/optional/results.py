@@ -1,6 +1,9 @@
 """Result values of the optional measurements of ``classify``.
 
-Repeated tokens, removed heads, patched heads, and pairs of words of a user's own.
+Repeated tokens, removed heads, patched heads, and pairs of words of a user's own. An
+:class:`Estimate` is a number with its 95% interval, a :class:`JointEstimate` has a second, wider
+one that holds for all heads at once. ``Compare`` and ``Setting`` mark what a comparison of two runs
+compares, and what has to be equal for it.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from headscope.stats.estimate import Estimate, JointEstimate
 class Match:
     """Mean weight on one token of the first copy."""
 
-    score: float  # Where the tokens are repeated
-    #: The same queries and places where the first half holds other tokens: what position explains.
+    score: float  # The weight where the tokens are repeated
+    #: The weight at the same place where the first copy has other tokens: what position explains.
     control: float
     gain: Annotated[Estimate, Compare("")]  # ``score`` less ``control``; Student's t over sequences
 
@@ -84,12 +87,11 @@ class CauseTest:
     p_adjusted: float
     placebo: tuple[float, ...]  # Where 95% of the superiorities of such labels lie
     within: float | None  # Superiority over pairs of one layer; None where no layer has both kinds
-    #: Where 95% of those lie when each layer's labels are dealt anew among its heads.
+    #: Where 95% of ``within`` lie when each layer's labels are dealt anew among its heads.
     within_placebo: tuple[float, ...]
-    #: Two-sided p of ``within`` against these: (1 + as extreme) / (1 + deals); Benjamini-Hochberg
-    #: over the tests of this removal.
+    #: Two-sided p of ``within`` against dealt labels: (1 + as extreme) / (1 + deals).
     within_p: float | None
-    within_p_adjusted: float | None = None
+    within_p_adjusted: float | None = None  # Benjamini-Hochberg over the tests of this removal
     #: ``costs more``, ``costs less`` or ``not told apart`` by ``within_p_adjusted``; ``not
     #: measured`` where no layer has both kinds.
     verdict: str = "not measured"
@@ -114,7 +116,7 @@ class Causes:
     data: str  # What the examples were read from
     examples: Annotated[int, Setting("removal examples")]  # That losses are measured on.
     calibration: int  # Others, of which means and gradients were taken
-    value: float  # Of the full model
+    value: float  # The metric of the full model
     estimate: str  # ``squared`` (change of the embedding) or ``first-order`` (labelled loss)
     #: For any role and for each role that three heads have and three lack.
     tests: Annotated[tuple[CauseTest, ...], Compare(where="removed, {0.removal}")]
@@ -138,7 +140,7 @@ class PatchEffect:
 
     reader: str  # ``later heads`` (their q, k and v at the query word) or ``output`` (its state)
     elsewhere: float  # Mean share where the relation points elsewhere
-    same: float  # The same where it points to the same place, with as many other words
+    same: float  # Mean share where it points to the same place, with as many other words
     gain: Annotated[Estimate, Compare("patched")]  # ``elsewhere`` less ``same``
     #: ``gain`` less its mean over the other heads of the layer; unknown where there is none.
     over_others: Estimate

@@ -1,6 +1,8 @@
 """Optional parts of ``classify``, as shown: repeats, patched heads and removed heads.
 
-:func:`more` is what ``classify`` shows of those that were run.
+:func:`more` is what ``classify`` shows of those that were run. A *block*, of
+``headscope.show.blocks``, is a text, a table or a figure; ``on`` says where it is shown: on the
+page, with ``--verbose``, or NOWHERE, which only writes a figure's file.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def more(result: ClassifyResult) -> Iterator[b.Details]:
 class _PrefixRow(NamedTuple):
     """A row of the table: one head and one place where it looks."""
 
-    looks: str
+    looks: str  # Where, in words
     head: str
     match: Match
     random: float | None  # Largest gain of any head with random weights
@@ -68,15 +70,16 @@ class _PrefixRow(NamedTuple):
 
 def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]:
     """Show where the tokens of repeated sequences look: the two clearest heads for each place."""
-    # Each head with its matches by place.
-    scored = [(head, vars(head.prefix)) for head in result.heads if head.prefix is not None]
+    # The rows of the table.
     rows: list[_PrefixRow] = []
-    for target, words in PLACES.items():
-        random = prefix.random_weights.get(target)
-        clearest = sorted(scored, key=lambda head_matches: -float(head_matches[1][target].gain))
-        rows += [
-            _PrefixRow(words, head.name, matches[target], random) for head, matches in clearest[:2]
+    for place, words in PLACES.items():
+        random = prefix.random_weights.get(place)
+        by_head = [
+            _PrefixRow(words, head.name, match, random)
+            for head, match in _matches_at(result, place)
         ]
+        by_head.sort(key=lambda row: -float(row.match.gain))
+        rows += by_head[:2]
     if rows:
         best = max(rows, key=lambda row: float(row.match.gain))
         control = ""
@@ -106,18 +109,26 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    for target, words in PLACES.items():
+    for place, words in PLACES.items():
         gains = {
-            (head.layer_name, head.head): matches[target].gain.value for head, matches in scored
+            (head.layer_name, head.head): match.gain.value
+            for head, match in _matches_at(result, place)
         }
         yield b.HeadMap(
             f"Repeated tokens, weight {words}: {model_name(result)}",
             "gain over the same place without a repetition",
             gains,
             digits=3,
-            file=f"prefix_{target}",
+            file=f"prefix_{place}",
             on=b.NOWHERE,
         )
+
+
+def _matches_at(result: ClassifyResult, place: str) -> Iterator[tuple[HeadResult, Match]]:
+    """Yield each head with its match at a place, one of PLACES."""
+    for head in result.heads:
+        if head.prefix is not None:
+            yield head, getattr(head.prefix, place)
 
 
 # --- patched heads ---
@@ -151,7 +162,7 @@ def _patches(result: ClassifyResult, patching: Patching) -> Iterator[b.Block]:
     if not rows:
         return
     columns: list[b.Column] = [
-        ("head and role", 0, str),
+        ("head and role", lambda row: row[0], str),
         ("read by", lambda row: row[1].reader, str),
         ("gain [95%]", lambda row: ranged(row[1].gain, 2), str),
         ("others", lambda row: _gain_of_others(row[1]), str),
@@ -179,8 +190,10 @@ def _patched_name(head: HeadResult, patch: HeadPatch) -> str:
 def _gain_of_others(effect: PatchEffect) -> str:
     """Write the mean gain of the other heads that were patched."""
     gain = effect.gain.value
-    over = effect.over_others.value
-    return decimal(None if gain is None or over is None else gain - over, 2)
+    over_others = effect.over_others.value  # the gain less their mean gain
+    if gain is None or over_others is None:
+        return decimal(None, 2)
+    return decimal(gain - over_others, 2)
 
 
 def interval_words(interval: Sequence[float] | None) -> str:
@@ -317,6 +330,7 @@ def _losses(result: ClassifyResult, removed: Sequence[RemovedHead], metric: str)
             continue
         losses = [cause.zero for _, cause in with_role]
         noise = [float(cause.noise) for _, cause in with_role]
+        # The heads of layer 3, say, stand side by side from 2.6 to 3.4.
         x = [
             layer_names.index(head.layer_name) + 0.8 * (head.head + 0.5) / n_across - 0.4
             for head, _ in with_role

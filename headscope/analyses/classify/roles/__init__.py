@@ -1,12 +1,12 @@
 """The roles that a head can have: a module of this folder for each, or for a few close ones.
 
 A module says what its role is called, what a head with it does, how that is measured and judged,
-and why a corpus may not show it: rows of :class:`headscope.core.roles.Role` under the name
-``ROLES``. Every module of this folder is read; the rank of a role says where it stands. A new role
-is a new module.
+and why a corpus may not show it: one :class:`headscope.core.roles.Role` or more, in a tuple
+``ROLES``. Every module of this folder is imported; the rank of a role says where it stands. A new
+role is a new module.
 
-The rows are read where results are shown, too, and there no array library is loaded: a module
-imports numpy and the statistics inside its functions.
+Roles are read where results are shown, too, and there no array library is loaded: a module imports
+numpy and the statistics inside its functions.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ __all__ = [
 
 
 def _in_this_folder() -> Iterator[Role]:
-    """Yield the rows of every module of this folder."""
+    """Yield the roles of every module of this folder."""
     for module in pkgutil.iter_modules(__path__):
         yield from importlib.import_module(f"{__name__}.{module.name}").ROLES
 
 
+# In place: other modules hold this list.
 ROLES[:] = sorted(_in_this_folder(), key=lambda role: role.rank)

@@ -1,8 +1,8 @@
 """Broad heads: they spread attention over the whole sentence (Clark et al. 2019, section 3.3).
 
-Measured is the entropy of rows as a share of ln n, over rows that see 20 tokens or more. Nothing is
-broader than uniform attention, so the threshold itself is the baseline; heads with random weights
-are broad, too.
+Measured is the entropy of a query's attention as a share of ln n, the most that is possible over n
+tokens; only of queries that see 20 tokens or more. Nothing is broader than uniform attention, so
+the threshold itself is the baseline; heads with random weights are broad, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIN_LONG = 50  # Long sequences that the role needs
 
 
 def untestable(evidence: Evidence) -> str:
-    """Say why no head could have earned the role."""
+    """Say why no head could have earned the role; empty if one could."""
     from headscope.analyses.classify.rows import LONG
 
     n_long = int(evidence.means.long_units)
@@ -44,7 +44,7 @@ ROLES = (
         "Heads with random weights do so too.",
         measure="long_entropy",
         threshold="broad_relative",
-        strict=True,
+        strict=True,  # more than the threshold, not just as much
         untestable=untestable,
     ),
 )

@@ -1,4 +1,9 @@
-"""Heads that look at another copy of a token: the share of repeated tokens whose argmax is one."""
+"""Heads that look at another copy of a token.
+
+Measured is, over tokens that occur more than once in their sentence, the share whose largest weight
+is on another occurrence (``duplicate_rate`` in
+:class:`headscope.analyses.classify.sums.Profile`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def untestable(evidence: Evidence) -> str:
-    """Say why no head could have earned the role."""
+    """Say why no head could have earned the role; empty if one could."""
     n_twice = evidence.sampled("duplicate_rate")
     if n_twice >= evidence.fewest_sentences:
         return ""

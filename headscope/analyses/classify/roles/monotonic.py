@@ -1,10 +1,11 @@
 """Cross-attention heads that go through the source in order, or backwards.
 
-Measured is the rank correlation of target and source positions
-(:class:`headscope.analyses.classify.cross.CrossHeads`), with swapped sources as control: what
-position explains. An interval has to lie wholly beyond the threshold, and the confidence well above
-that of uniform attention: otherwise nearly even attention, whose largest weight creeps along with
-the position, earns the role with random weights.
+Measured is the alignment: the rank correlation of the target's positions and the source positions
+of their largest weights (:class:`headscope.analyses.classify.cross.CrossHeads`). As a control each
+target is given another pair's source: what position alone explains. An interval has to lie wholly
+beyond the threshold, and the confidence (the mean largest weight) well above that of uniform
+attention: otherwise nearly even attention, whose largest weight creeps along with the position,
+earns the role with random weights.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
     if evidence.swapped is not None and int(evidence.swapped.units):
         swapped = _alignment(evidence.swapped, p)
     low, high = numbers.interval
-    gain = sums.mean("confidence") - sums.expected("confidence")
+    gain = sums.mean("confidence") - sums.expected("confidence")  # over uniform attention
     earned = (
-        (np.maximum(low, -high) >= thresholds.monotonic)
+        (np.maximum(low, -high) >= thresholds.monotonic)  # on either side
         & (p <= thresholds.q)
         & (gain >= thresholds.monotonic_gain)
         & (n_pairs >= MIN_PAIRS)

@@ -1,4 +1,8 @@
-"""Heads that look at the token itself: the share of rows whose argmax is the diagonal."""
+"""Heads that look at the token itself: the share of queries with their largest weight there.
+
+The share (``self_rate`` in :class:`headscope.analyses.classify.sums.Profile`) is judged like any
+mean over queries: against its threshold and against uniform attention.
+"""
 
 from __future__ import annotations
 

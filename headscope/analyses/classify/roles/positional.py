@@ -1,7 +1,8 @@
 """Positional heads: they look at a token a fixed number of places away (Voita et al. 2019).
 
-Measured are hits by offset (:class:`headscope.analyses.classify.sums.Positional`). The best of ten
-offsets is judged against looking at any content token at random.
+Measured are hits by offset (:class:`headscope.analyses.classify.sums.Positional`): queries whose
+largest weight lies that many tokens away, -1 being the token before. The best of ten offsets is
+judged against looking at any content token at random.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
     # Rate and mean weight of every offset, (n_layers, n_heads, offsets); NaN without a query.
     rates = ratio(sums.hits, sums.queries)
     masses = ratio(sums.mass, sums.mass_queries)
-    # The best offset of every head, (n_layers, n_heads).
+    # The best offset of every head, as an index: (n_layers, n_heads); and its numbers.
     best = np.nan_to_num(rates, nan=-1.0).argmax(axis=-1)
     hits = np.take_along_axis(sums.hits, best[..., None], -1)[..., 0]
     rate = np.take_along_axis(rates, best[..., None], -1)[..., 0]
     queries = sums.queries[best]
+    # The mean over queries of 1 / (content tokens that the query sees).
     chance = float(sums.chance / sums.content) if sums.content else 0.0
     # Test it against chance. The best of ten offsets was taken: Bonferroni within the head.
     p_of_head = np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, chance))
@@ -43,9 +45,10 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
         values=rate, interval=wilson(hits, queries), p_adjusted=p, baseline=chance, against="chance"
     )
 
-    def by_offset(numbers: Array) -> dict[str, float | None]:
-        return {str(r): finite(number) for r, number in zip(OFFSETS, numbers, strict=True)}
+    def by_offset(values: Array) -> dict[str, float | None]:
+        return {str(offset): finite(value) for offset, value in zip(OFFSETS, values, strict=True)}
 
+    # q is the largest adjusted p, the false discovery rate.
     earned = (rate >= thresholds.positional) & (rate > chance) & (p <= thresholds.q)
     testable = not untestable(evidence)
     for head in evidence.heads:

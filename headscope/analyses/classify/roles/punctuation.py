@@ -1,4 +1,8 @@
-"""Punctuation heads: their weight is on punctuation marks (Clark et al. 2019, section 3.2)."""
+"""Punctuation heads: their weight is on punctuation marks (Clark et al. 2019, section 3.2).
+
+Measured is the mean weight on punctuation (``punctuation_mass`` in
+:class:`headscope.analyses.classify.sums.Profile`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def untestable(evidence: Evidence) -> str:
-    """Say why no head could have earned the role."""
+    """Say why no head could have earned the role; empty if one could."""
     if not evidence.sees("punctuation_mass"):
         return "no word is punctuation"
     return evidence.too_few_sentences
@@ -32,7 +36,7 @@ ROLES = (
         source=CLARK,
         measure="punctuation_mass",
         threshold="punctuation",
-        strict=True,
+        strict=True,  # more than the threshold, not just as much
         untestable=untestable,
     ),
 )

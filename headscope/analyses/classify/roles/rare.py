@@ -1,8 +1,8 @@
 """Rare-word heads: they look at the rarest word of the sentence (Voita et al. 2019, section 5.3).
 
-Measured is the rate of queries whose argmax is the rarest word
+Measured is the rate of words whose largest weight is on the rarest word of their sentence
 (:class:`headscope.analyses.classify.sums.Rare`). It has to beat both a head that picks any word at
-random and evenly spread attention, which long words win.
+random and evenly spread attention, whose largest sum over pieces falls on long, thus rare words.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
     rate = sums.mean("rate")
     two_rarest = sums.mean("two_rarest")
     error = sums.error("rate")
-    units = sums.effective("rate")
+    units = sums.effective("rate")  # how many sentences of equal length would say as much
     chance = sums.expected("over_chance")
     uniform = sums.expected("over_uniform")
     # Both baselines have to be beaten: the larger p counts.
     p_chance = t_p(rate, sums.error("over_chance"), chance, units)
     p_uniform = t_p(rate, sums.error("over_uniform"), uniform, units)
     p = adjust(np.maximum(p_chance, p_uniform), evidence.exists)
-    baseline, against = max((uniform, "uniform"), (chance, "chance"))
+    baseline, against = max((uniform, "uniform"), (chance, "chance"))  # the higher one
     numbers = HeadNumbers(
         values=rate,
         interval=share_interval(rate, error, units),

@@ -1,7 +1,8 @@
 """Sharp heads: cross-attention that puts nearly all weight on one token of the source.
 
-Measured is the confidence, the mean largest weight on a content key; judged against uniform
-attention.
+Measured is the confidence: over the target's tokens, the mean of the largest weight on a source
+token that is not special (:class:`headscope.analyses.classify.cross.CrossHeads`). It is judged
+against uniform attention.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def judge(evidence: Evidence) -> Iterator[Judged]:
     thresholds = evidence.thresholds
     mean = sums.mean("confidence")
     error = sums.error("confidence")
-    units = sums.effective("confidence")
+    units = sums.effective("confidence")  # how many pairs of equal length would say as much
     uniform = sums.expected("confidence")
     low, high = share_interval(mean, error, units)
     p = adjust(t_p(mean, error, uniform, units), evidence.exists)

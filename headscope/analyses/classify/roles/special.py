@@ -1,7 +1,8 @@
 """Special-token heads: their weight is on tokens such as [CLS] and [SEP] (Clark et al. 2019).
 
-Measured is the mean weight on special tokens; a label says whether more of it lies on the first or
-on the last of them.
+Measured is the mean weight on special tokens (``special_mass`` in
+:class:`headscope.analyses.classify.sums.Profile`); a label says whether more of it lies on the
+first or on the last of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def which_special(first: Array, last: Array) -> Array:
 
 
 def untestable(evidence: Evidence) -> str:
-    """Say why no head could have earned the role."""
+    """Say why no head could have earned the role; empty if one could."""
     if evidence.stack == "cross":
         if not evidence.means.expected("special_mass") > 0:
             return "no source has a special token"
@@ -67,7 +68,7 @@ ROLES = (
         legend="CLS, SEP = first, last special token",
         measure="special_mass",
         threshold="special",
-        strict=True,
+        strict=True,  # more than the threshold, not just as much
         details=first_or_last,
         untestable=untestable,
     ),

@@ -1,7 +1,8 @@
 """Syntactic heads: they look from a word to its neighbour in the tree, by one relation.
 
-Relations are scored as Voita et al. 2019 do; a label has to be confirmed on a second half of the
-corpus (``two_halves.py``). Pairs of a user's own are judged by the same rule, each label as a role.
+Relations are scored as by Voita et al. 2019; a label has to be confirmed on a second half of the
+corpus (``two_halves.py``). Pairs of words that a user has labelled are judged by the same rule:
+each of their labels is a role of its own (:func:`pair_role`).
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def untestable(evidence: Evidence) -> str:
 def _relation_words(relation: str) -> str:
     """``obj dep->head``: looks from the object to the word that it belongs to (obj)."""
     relation, _, direction = relation.partition(" ")
-    name = _RELATIONS.get(relation.partition(":")[0], relation)
+    universal, _, _ = relation.partition(":")  # ``nsubj:pass`` is a kind of ``nsubj``
+    name = _RELATIONS.get(universal, relation)
     if direction == "dep->head":
         return f"Looks from the {name} to the word that it belongs to ({relation})"
     return f"Looks from a word to its {name} ({relation})"
@@ -123,8 +125,10 @@ def pair_role(label: str) -> Role:
 
         if evidence.edges is None:
             return ""
-        # Both directions, as (label, direction); without any trial just the label.
-        names = [name for name in evidence.trials_by_half if name[0] == label] or [(label, "")]
+        # Both directions, as (label, direction).
+        names = [name for name in evidence.trials_by_half if name[0] == label]
+        if not names:  # no trial in any direction
+            names = [(label, "")]
         reasons = [why_untested(evidence.edges, name, evidence.thresholds) for name in names]
         return reasons[0] if all(reasons) else ""
 

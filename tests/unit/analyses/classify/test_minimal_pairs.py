@@ -63,7 +63,7 @@ def test_a_subject_is_moved():
     pair = next(p for p in pairs if words(p.sentence)[0] == "the")
     assert words(pair.elsewhere) == ["dogs", "from", "here", "saw", "it"]
     assert words(pair.same) == ["a", "big", "dog", "saw", "it"]
-    assert list(pair.rows) == list(pair.rows_elsewhere) == [4]
+    assert list(pair.queries) == list(pair.queries_elsewhere) == [4]
     assert (list(pair.targets), list(pair.targets_elsewhere)) == ([3], [1])
     # The one with its subject in front has no other sentence of that kind: no equal answer.
     assert {words(p.sentence)[0] for p in pairs} == {"the", "a"}
@@ -79,7 +79,7 @@ def test_the_head_of_a_word_is_moved():
     pair = next(p for p in pairs if words(p.sentence)[0] == "old")
     assert words(pair.elsewhere) == ["old", "hot", "cup", "ran"]
     assert words(pair.same) == ["old", "dogs", "there", "ran"]
-    assert (list(pair.rows), list(pair.targets), list(pair.targets_elsewhere)) == ([1], [2], [3])
+    assert (list(pair.queries), list(pair.targets), list(pair.targets_elsewhere)) == ([1], [2], [3])
 
 
 def test_subtrees_with_gaps_are_left_out():
@@ -104,12 +104,12 @@ def test_what_holds_of_all_syntactic_pairs(sample, relation, direction):
     assert len({tuple(p.sentence) for p in pairs}) == len(pairs)
     for pair in pairs:
         sentence = of_ids[tuple(pair.sentence)].sentence
-        rows = list(pair.rows)
-        assert rows == list(pair.rows_elsewhere)
+        rows = list(pair.queries)
+        assert rows == list(pair.queries_elsewhere)
         assert not set(pair.targets) & set(pair.targets_elsewhere)
         # What the query looks for really is its head, or its dependent of this relation.
         word_of = of_ids[tuple(pair.sentence)].word_of
-        query = word_of[pair.rows[0]]
+        query = word_of[pair.queries[0]]
         target = word_of[pair.targets[0]]
         dependent, head = (query, target) if direction == "dep->head" else (target, query)
         assert (sentence.heads[dependent], sentence.relations[dependent]) == (head, relation)
@@ -128,8 +128,8 @@ def test_what_holds_of_all_positional_pairs(sample, offset, causal):
     assert len(pairs) == 60
     steps = set()
     for pair in pairs:
-        (row,) = pair.rows
-        (row_elsewhere,) = pair.rows_elsewhere
+        (row,) = pair.queries
+        (row_elsewhere,) = pair.queries_elsewhere
         (old,) = pair.targets
         (new,) = pair.targets_elsewhere
         assert (old - row, new - row_elsewhere) == (offset, offset)
