@@ -51,9 +51,12 @@ def name_languages(
 
     # The code around a source.
     codes_before, codes_after = _codes_around(tokenizer, codes)
-    present_code = next(iter([*codes_before, *codes_after]), None)
-    source = source or _stated_source(origin.folder, codes, present_code, tokenizer)
-    target = target or _stated_target(origin.folder, codes)
+    codes_around = [*codes_before, *codes_after]
+    present_code = codes_around[0] if codes_around else None
+    if source is None:
+        source = _stated_source(origin.folder, codes, present_code, tokenizer)
+    if target is None:
+        target = _stated_target(origin.folder, codes)
     if source is not None:
         _set_source(tokenizer, source, present_code, codes)
     tokenizer.init_kwargs[SOURCE] = source

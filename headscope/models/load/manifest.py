@@ -80,7 +80,6 @@ class KeptParts:
             If they are not parts of the architecture that config.json describes.
         """
         base = getattr(network, "base_model", network)
-
         # Layers first: attention modules are named and numbered without those that are gone.
         if self.kept_layers is not None:
             n_layers = count_layers(base)
@@ -90,8 +89,14 @@ class KeptParts:
                     f"config.json of {n_layers}; they do not belong together."
                 )
             drop_layers(network, self.kept_layers)
+        self._check_heads_and_neurons(base)
+        # transformers builds models on the meta device, but the rows to cut need real tensors.
+        with torch.device("cpu"):
+            cut_modules(network, self._kept_of)
+            cut_neurons(base, self.neurons)
 
-        # Check heads and neurons against the architecture.
+    def _check_heads_and_neurons(self, base: Any) -> None:
+        """Refuse heads and neurons that the whole network does not have."""
         modules = attention_modules(base)
         n_heads = max((module.heads_before for module in modules), default=0)
         if n_heads != self.n_heads:
@@ -111,11 +116,6 @@ class KeptParts:
                     f"{self.path} names a feed-forward network {name} of {record.before} neurons, "
                     "but config.json describes none such; they do not belong together."
                 )
-
-        # transformers builds models on the meta device, but the rows to cut need real tensors.
-        with torch.device("cpu"):
-            cut_modules(network, self._kept_of)
-            cut_neurons(base, self.neurons)
 
     def _kept_of(self, index: int, module: AttentionModule) -> tuple[int, ...] | None:
         """Return the heads that a module kept, found by its name or by its index; None for all."""
@@ -162,7 +162,7 @@ def _from_manifest(path: Path) -> KeptParts | None:
     )
     if form == COMPACT:
         return remaining
-    # Zeros stand where heads and neurons were; layers are gone all the same.
+    # Dense: zeros stand where heads and neurons were, but layers are gone.
     return None if remaining.kept_layers is None else replace(remaining, neurons={})
 
 
@@ -172,9 +172,8 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
-    """Read what config.json of a compact folder says is left."""
+    """Read which parts are left by config.json of a folder that headscope saved."""
     heads = config.get(KEPT)
-    before = config.get(SETTINGS_BEFORE)
     if not isinstance(heads, dict) or not heads:
         raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
     return _read_parts(
@@ -183,7 +182,7 @@ def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
         n_heads=config.get(BEFORE),
         heads_of_modules=heads,
         origin={},
-        config=_object(before),
+        config=_object(config.get(SETTINGS_BEFORE)),
     )
 
 
@@ -196,7 +195,11 @@ def _read_parts(
     origin: dict[str, Any],
     config: dict[str, Any],
 ) -> KeptParts:
-    """Check what a file says of heads, neurons and layers: ``data``, and what it has elsewhere."""
+    """Check what a file says of heads, neurons and layers.
+
+    Both kinds of file have neurons and layers under the same keys of ``data``. What they keep in
+    different places is given by keyword: ``config`` are the settings before anything was removed.
+    """
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: {n_heads!r} is not a number of heads.")
     modules: dict[str | int, tuple[int, ...]] = {}

@@ -98,24 +98,26 @@ _SCORES = {"LogitScore"}  # Modules of models that score pairs of texts and embe
 def _stated_pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
     """Build the pooling that ``modules.json`` describes."""
     settings = files.optional(SETTINGS)
-    reading = files.reading()
+    reading = files.reading()  # Settings of how texts are read
     if settings.get("model_type") == "CrossEncoder":
         return Pooling()
+
+    # The Transformer, and what follows it: for a model that embeds nothing, scores or no module.
     (model_kind, _), *following = files.modules()
     _check_model(files, model_kind, reading)
     if {kind for kind, _ in following} <= _SCORES:
         return Pooling()
 
-    # The pooling itself, and the modules after it.
+    # The pooling itself, and the modules after it; each reads vectors of the width before it.
     (pooling_kind, pooling_path), *later = following
     if pooling_kind != "Pooling":
         raise _unknown(files, pooling_kind, pooling_path)
-    modes, size = _pooling_modes(files, pooling_path, width)
+    modes, width = _pooling_modes(files, pooling_path, width)
     steps: list[Step] = []
     for kind, path in later:
         if kind not in _READERS:
             raise _unknown(files, kind, path)
-        module_steps, size = _READERS[kind](files, path, size)
+        module_steps, width = _READERS[kind](files, path, width)
         steps += module_steps
     if (truncated := settings.get("truncate_dim")) is not None:
         steps.append(Truncate(_count(files, "truncate_dim", truncated)))

@@ -7,7 +7,7 @@ file.
 
 So a tokenizer is opened twice here, ``by_class`` (as AutoTokenizer does) and ``by_file``. The one
 that is returned reads as the file does; where the class would read a text otherwise, a remark says
-so.
+so. It must be a *fast* one, of the package tokenizers, which knows the characters of each piece.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OpenedTokenizer(NamedTuple):
     tokenizer: Any  # None for a folder without one
     #: Whether AutoTokenizer and SentenceTransformer read some texts of the folder otherwise.
     class_differs: bool
-    remarks: tuple[str, ...]  # Sentences that a user may not expect to be true
+    remarks: tuple[str, ...]  # Sentences for every output
 
 
 def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
@@ -64,7 +64,7 @@ def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
 
 def _opened(source: Source, lower: bool) -> OpenedTokenizer:
     """Open a tokenizer by its class and by its file, and let it follow the file."""
-    # Open both: what the class makes of the folder, and what its file says.
+    # Open both; ``problem`` is the error of the first, which many folders do not mind.
     by_class, problem = _opened_by_class(source)
     by_file = None
     if type(by_class) is FOLLOWS_FILE and (source.folder / FILE).is_file():

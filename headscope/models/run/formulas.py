@@ -2,7 +2,8 @@
 
 Both are mechanisms for :func:`~headscope.models.run.intervene.intervene`, called with (site, q, k,
 v, mask, scale) and returning z (batch, n_heads, query_pos, d_head): :class:`ExchangedHeads` as its
-``attention``, :class:`FactoredScores` for its ``scores``.
+``attention``, :class:`FactoredScores` for its ``scores``. A *site* is a layer of attention, and its
+*row* its place among the sites of the model.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ site           change                                      what then runs
                d_head)                                     gates: ``z_h = xi_h * pattern_h v_h``
 =============  ==========================================  =======================================
 
-*Where.* At every site of ``model.sites``: of the stack that a view shows, or of encoder, decoder
-and cross-attention in this order; a change tells them apart by ``site.stack`` and ``site.row``.
-Our attention runs in the other stacks too, unchanged. A module that serves several layers (ALBERT)
-is a site in each.
+*Where.* At every site (a layer of attention) in ``model.sites``: of the stack that a view shows, or
+of encoder, decoder and cross-attention in this order. A change tells them apart by ``site.stack``
+and by ``site.row``, the place of the site in ``model.sites``. Our attention runs in the other
+stacks too, unchanged. A module that serves several layers (ALBERT) is a site in each.
 *Together.* ``z`` is changed after what ``attention`` or ``scores`` make it. Nested interventions on
 one model do not add up: the innermost applies, and the outer one again when it ends.
 *Gradients* flow through the change and the whole model with ``gradients=True``, where the
@@ -196,9 +196,9 @@ def sums_of_z(
 ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
     """Add up every head's z over the positions of each of ``kinds`` kinds, in the unchanged model.
 
-    Kinds may be content tokens and special tokens, say: each batch comes with a mask (batch,
-    query_pos) of every kind, listed under the name of each stack. Returns sums (kinds, n_heads,
-    d_head) and counts (kinds,), float64 on the CPU, by row of the site.
+    Kinds may be content tokens and special tokens, say: each batch (token ids and masks) comes with
+    a mask (batch, query_pos) of every kind, listed under the name of each stack. Returns sums
+    (kinds, n_heads, d_head) and counts (kinds,), float64 on the CPU, by row of the site.
     """
     sums: dict[int, Tensor] = {}
     counts: dict[int, Tensor] = {}

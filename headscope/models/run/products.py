@@ -190,7 +190,7 @@ class _Product(torch.autograd.Function):
         # One row for each token of the batch.
         d_out_rows = d_out.flatten(0, -2)  # (tokens, n_out)
         columns_of_x = x.flatten(0, -2).t().contiguous()  # (n_in, tokens)
-        d_W = _multiply(ctx.product, d_out_rows.t().contiguous(), columns_of_x, None)
+        d_W = _multiply(ctx.product, d_out_rows.t().contiguous(), columns_of_x, None)  # d_out^T x
         bias_is_trained = ctx.needs_input_grad[3]
         d_b = d_out_rows.sum(dim=0) if bias_is_trained else None
         return d_x, None, d_W, d_b, None
@@ -225,6 +225,7 @@ def _settings_to_change() -> Iterator[tuple[Any, str, Any]]:
     """
     backends = torch.backends
     all_backends = _AllBackends()
+
     # The old way.
     if _read(all_backends, "precision") not in (None, "highest"):
         yield all_backends, "precision", "highest"

@@ -1,9 +1,10 @@
 """What happens inside every attention site in one forward pass, the model's own or ours.
 
-A *site* is one layer of attention, and a :class:`~headscope.models.run.probes.Probe` is the batch
-of token ids that the pass reads. The certificate compares three passes over one probe:
-:func:`run_eager` records the model's own attention, :func:`run_ours` the one that measures, and
-:func:`run_sdpa` returns nothing but the last states.
+A *site* is a layer of attention, and its *row* its place among the sites of the model. A
+:class:`~headscope.models.run.probes.Probe` is the batch of token ids that the pass reads. The
+certificate compares three passes over one probe: :func:`run_eager` records the model's own
+attention, :func:`run_ours` the one that measures, and :func:`run_sdpa` returns nothing but the last
+states.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ def _project_again(recording: Recording) -> None:
     for site in recording.sites:
         with suppress(*_MISREAD):
             inputs = recording.seen["inputs"][site.row]
-            heads = site.as_scored(site.project(inputs), inputs)
+            projected = site.project(inputs)  # by W_Q, W_K and W_V
+            heads = site.as_scored(projected, inputs)  # normed and rotated as the family does it
             recording.keep("q", site, heads.q)
             recording.keep("k", site, heads.k)
             recording.keep("v", site, heads.v)
@@ -160,8 +162,9 @@ class Softmaxes(TorchFunctionMode):
 
     def taken(self) -> Tensor | None:
         """Return the last pattern and forget it: it must not count for the next module too."""
-        last, self.last = self.last, None
-        return last
+        pattern = self.last
+        self.last = None
+        return pattern
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch: torch calls this for every function in the block."""
@@ -230,14 +233,17 @@ def run_ours(
 
 
 class _Chunks(SiteObserver):
-    """Keeps every chunk (some examples and heads) that our attention computes at some sites."""
+    """Keeps every chunk (some examples and heads) that our attention computes at some sites.
+
+    Other observers keep none, for memory: this one sees nothing but a probe.
+    """
 
     def __init__(self, site_rows: Container[int]) -> None:
         self._site_rows = site_rows
         self.by_site: dict[int, _SiteChunks] = {}  # By the row of the site
 
     def observe(self, chunk: Activations) -> None:
-        if chunk.row in self._site_rows:
+        if chunk.row in self._site_rows:  # ``row`` is the site's, ``rows`` are the chunk's examples
             first_example = chunk.rows.start
             first_head = chunk.heads.start
             self.by_site.setdefault(chunk.row, {})[first_example, first_head] = chunk
@@ -278,8 +284,8 @@ def _watch_output_maps(
 
     def keep(site: AttentionSite, z: Tensor, output: Tensor) -> None:
         output_map = site.projections.out
-        recording.keep("z", site, output_map.entering(z))
-        recording.keep("out", site, output_map.leaving(output))
+        recording.keep("z", site, output_map.entering(z))  # with axes as in SiteRecord, where the
+        recording.keep("out", site, output_map.leaving(output))  # map is a convolution
 
     return watch_outputs(sites, keep, module_of=lambda site: site.projections.out.module)
 

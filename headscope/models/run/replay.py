@@ -2,7 +2,8 @@
 
 To see the effect of removing a head in layer 3, layers 0, 1 and 2 are run once and recorded; every
 later pass takes their outputs from the record and computes from layer 3 on. :class:`Replay` records
-and plays back single passes; :class:`Rerun`, at the end, does so for many batches.
+and plays back single passes; :class:`Rerun`, at the end, does so for many batches. A *site* is a
+layer's attention, and its *row* its place among the sites of the model.
 
 A layer is the outermost member of a list of modules that an attention site lies in. Where a model
 keeps its sites in no list, or calls its layers past hooks (SqueezeBERT), nothing is recorded, and

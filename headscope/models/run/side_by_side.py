@@ -85,8 +85,9 @@ def _results_in_order(
     """Put items into the queue and yield their results in order; ``most`` are under way at once."""
     waiting = deque[Future[Result]]()
     for item in items:
-        waiting.append(Future())
-        queue.put((waiting[-1], item))
+        future = Future[Result]()
+        waiting.append(future)
+        queue.put((future, item))
         if len(waiting) >= most:
             yield waiting.popleft().result()
     while waiting:

@@ -5,6 +5,8 @@ the norm before a layer, say, is the one whose output is the layer's input.
 
 :func:`watch` makes the run and returns it as :class:`Seen`. :func:`capture` watches a few known
 calls in any other run. At the end stand the comparisons that are made with their tensors.
+
+A *site* is a layer of attention, and its *row* its place among the sites of the model.
 """
 
 from __future__ import annotations
@@ -98,14 +100,15 @@ class Seen:
         return calls
 
     def call_in(self, module_turn: ModuleTurn) -> Call:
-        """Return the call with its tensors."""
+        """Look a call up by its module and number: with its tensors."""
         return self.by_module[module_turn.module][module_turn.number]
 
     @cached_property
     def writes(self) -> dict[int, Call]:
         """The call of each site's output map W_O, by the row of the site.
 
-        Where layers share one module (ALBERT), the first of them has its first call, and so on.
+        There a site writes into the residual stream. Where layers share one module (ALBERT), the
+        first of them has its first call, and so on.
         """
         writes: dict[int, Call] = {}
         earlier_sites = Counter[nn.Module]()  # How many sites before have the same module
@@ -125,11 +128,13 @@ class Seen:
         rows = {site.row for site in sites}
         writes = [write for row, write in self.writes.items() if row in rows]
         other_writes = [write for row, write in self.writes.items() if row not in rows]
-        return [
-            call
-            for call in reversed(self.calls)
-            if all(map(call.encloses, writes)) and not any(map(call.encloses, other_writes))
-        ]
+        around: list[Call] = []
+        for call in reversed(self.calls):  # a call starts after the calls that enclose it
+            holds_all = all(call.encloses(write) for write in writes)
+            holds_others = any(call.encloses(write) for write in other_writes)
+            if holds_all and not holds_others:
+                around.append(call)
+        return around
 
 
 def watch(loaded: LoadedModel) -> Seen:
