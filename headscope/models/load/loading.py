@@ -133,7 +133,9 @@ def load(
     loaded.revision = model_source.revision
     loaded.folder = model_source.folder
     loaded.head_weights = head_weights
-    sha256 = source.sha256 or checkpoint.weights_sha256()
+    sha256 = source.sha256
+    if sha256 is None:
+        sha256 = checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     loaded.remarks = (*_remarks(loaded, checkpoint, head_weights), *opened.remarks)

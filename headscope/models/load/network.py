@@ -239,7 +239,10 @@ def _holds_other_parts(network: Any, lacking: Sequence[str]) -> bool:
 
 
 def _in_task_head(network: Any, key: str) -> bool:
-    """Whether a tensor is of the task head; a pooler is, where a head reads it."""
+    """Whether a tensor is of the task head; a pooler is, where a head reads it.
+
+    ``classifier.weight`` is, ``bert.encoder.layer.0.output.dense.weight`` is not.
+    """
     if network.base_model is not network:
         return not key.startswith(f"{network.base_model_prefix}.") or ".pooler." in key
     # T5: a base model and its head are one module.
@@ -292,7 +295,10 @@ def check_finite(network: nn.Module, source: Source) -> None:
     """Refuse weights that are NaN or infinite."""
     for name, parameter in network.named_parameters():
         # A NaN makes both extremes NaN; ten times as fast as testing every number.
-        if parameter.numel() and not all(map(torch.isfinite, parameter.detach().aminmax())):
+        if not parameter.numel():
+            continue
+        smallest, largest = parameter.detach().aminmax()
+        if not (smallest.isfinite() and largest.isfinite()):
             raise CheckpointError(
                 f"The weights in {source.folder} are not finite: {name} holds NaN or infinity; "
                 "the checkpoint is broken (or overflows the chosen dtype)."

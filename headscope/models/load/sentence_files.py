@@ -22,8 +22,9 @@ from headscope.models.load.safe_files import check_safetensors, read_json, read_
 MODULES = "modules.json"  # The file that makes a folder one of sentence-transformers
 #: Settings of the whole model: prompts, and how many dimensions are used.
 SETTINGS = "config_sentence_transformers.json"
-#: Settings of how texts are read; older versions named the file after the family.
 _FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+#: Settings of how texts are read: sentence_bert_config.json, or in folders of older versions a file
+#: named after the family.
 READING = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
 #: Packages whose modules are known by their names; the code of others would have to be run.
 _PACKAGES = ("sentence_transformers", "headscope")
@@ -68,6 +69,7 @@ class SentenceFiles:
                     f"{self.folder / MODULES} asks for code of its own ({short(values['type'])}), "
                     "which is never run."
                 )
+            # Windows writes backslashes, and its paths understand both kinds.
             modules.append((name, PureWindowsPath(values["path"]).as_posix()))
         return modules
 

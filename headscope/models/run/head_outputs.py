@@ -1,6 +1,7 @@
 """What the outputs of a task head are: a choice of one, independent labels, or numbers.
 
-Whatever turns logits into probabilities, a distance, an agreement or a loss asks here.
+Code that turns logits into probabilities, a distance, an agreement or a loss does so by the kind
+that :func:`head_outputs` returns.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class HeadOutputs(Enum):
         """
         if self is HeadOutputs.NUMBERS:
             scaled = logits if spread is None else logits / spread
-            return scaled * math.sqrt(2 / logits.shape[-1])
+            n_outputs = logits.shape[-1]
+            return scaled * math.sqrt(2 / n_outputs)  # half of its square is then the mean square
         if self is HeadOutputs.CHOICE:
             return 2 * (logits.log_softmax(dim=-1) / 2).exp()
         return 2 * (_label_and_not(logits) / 2).exp().flatten(-2)  # (..., labels * 2)
@@ -110,7 +112,11 @@ def head_outputs(loaded: LoadedModel) -> HeadOutputs:
 
 
 def activation_of(settings: Mapping[str, Any]) -> str:
-    """Return the class that CrossEncoder puts after logits, by a config; Identity by default."""
+    """Return the class of the activation that CrossEncoder puts after a model's logits.
+
+    ``settings`` are those of config.json, such as ``{"sentence_transformers": {"activation_fn":
+    "torch.nn.modules.activation.Sigmoid"}}`` -> ``Sigmoid``. By default ``Identity``.
+    """
     stated = settings.get("sbert_ce_default_activation_function")
     newer = settings.get("sentence_transformers")
     if isinstance(newer, Mapping):

@@ -1,7 +1,7 @@
 r"""One way to change what a running model computes: ``with intervene(model, z=change): ...``.
 
 =============  ==========================================  =======================================
-site           change                                      what then runs
+keyword        change                                      what then runs
 =============  ==========================================  =======================================
 ``attention``  (site, q, k, v, mask, scale) -> z           a layer's attention; ``ExchangedHeads``
                                                            gives some heads another formula
@@ -65,11 +65,15 @@ def intervene(
     z: ChangeOfZ | None = None,
     gradients: bool = False,
 ) -> Iterator[Router]:
-    """Run ``loaded`` through our attention, changed; yields the router that counts its calls."""
+    """Run ``loaded`` through our attention, changed by one keyword or more of the table above.
+
+    Yields the router, which counts the calls of our attention.
+    """
     with ExitStack() as stack:
         if scores is not None:
-            attention = factored = FactoredScores(loaded, scores)
+            factored = FactoredScores(loaded, scores)
             stack.enter_context(watch_inputs(loaded.sites, factored.keep_inputs))
+            attention = factored
         router = Router(
             loaded.sites,
             unmeasured_sites=loaded.unmeasured_sites,

@@ -40,7 +40,7 @@ class Probe:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """What the model is called with."""
+        """All tensors by the names of the model's arguments, without those that are None."""
         names = [field.name for field in fields(self) if field.name != "name"]
         tensors = {name: getattr(self, name) for name in names}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -114,11 +114,12 @@ def _sentences(loaded: LoadedModel, longest: int) -> list[list[int]]:
         encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
     except Exception as error:  # tokenizers raises no more special kind
         raise unreadable(loaded, error) from error
-    *short, long = [list(ids) for ids in encoded["input_ids"]]
+    sequences = [list(ids) for ids in encoded["input_ids"]]
+    long = sequences[-1]
     if len(long) > longest:
         last_token = long[-1]  # special, in most families
-        long = [*long[: longest - 1], last_token]
-    return [*short, long]
+        sequences[-1] = [*long[: longest - 1], last_token]
+    return sequences
 
 
 def _probe(loaded: LoadedModel, name: str, sequences: list[list[int]]) -> Probe:
