@@ -23,7 +23,7 @@ from headscope.models.run.loaded import LoadedModel
 def in_chunks(
     site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
 ) -> Tensor:
-    """Attend as usual, whatever the site."""
+    """Run our attention as it is: the mechanism that changes nothing."""
     return stream_attention(q, k, v, mask=mask, scale=scale)
 
 
@@ -56,9 +56,10 @@ def removed(inputs: HeadInputs) -> Tensor:
 
 
 class ExchangedHeads:
-    """Attention in which some heads follow a formula, called once a layer for all of its heads.
+    """Attention in which some heads follow a formula, and the others attend as usual.
 
-    Without ``heads`` every head of every layer follows it.
+    The formula is called once a layer, with all heads of the layer that follow it. Without
+    ``heads`` every head of every layer does.
     """
 
     def __init__(self, formula: Formula, heads: Heads | None = None) -> None:

@@ -28,8 +28,7 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 @contextmanager
 def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Let modules run other functions in place of their forwards; replacements may be nested."""
-    # A forward in the module's own dictionary goes before that of its class. Assigning an attribute
-    # would do the same through nn.Module.__setattr__, slower.
+    # A forward in a module's own dictionary goes before that of its class.
     before = {module: vars(module).get("forward") for module in forwards}
     for module, forward in forwards.items():
         vars(module)["forward"] = forward
@@ -65,7 +64,7 @@ def with_first(output: Any, state: Any) -> Any:
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Group items, such as sites that share a module, in order."""
+    """Group items by a key, in order: sites a, b of module m and c of n -> {m: [a, b], n: [c]}."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
