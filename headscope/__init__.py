@@ -1,6 +1,7 @@
 """headscope: what each attention head of a transformer does, and which heads can go.
 
-Nothing heavy is imported until it is used.
+Nothing heavy is imported until it is used: :func:`__getattr__` looks a public name up in the tables
+below. The imports for type checkers list the same names.
 """
 
 from __future__ import annotations
@@ -58,7 +59,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: The other public names, and the module of each.
+#: Functions of commands such as ``classify``, and classes of their results such as
+#: ``ClassifyResult``: the row of each in the table of commands.
+_FUNCTIONS = {row.name: row for row in COMMANDS.values() if row.measures}
+_RESULTS = {row.result_class.rpartition(":")[2]: row for row in _FUNCTIONS.values()}
+#: Other functions and classes: the module of each in headscope.
 _MODULES = {
     "HeadscopeError": "core.errors",
     "InsightThresholds": "reports.claims.thresholds",
@@ -73,10 +78,8 @@ _MODULES = {
     "save": "artefacts.saving",
     "wrap": "models.run.wrapping",
 }
+#: Modules that are public as they are.
 _PUBLIC_MODULES = {"plot": "headscope.plot", "roles": "headscope.analyses.classify.roles"}
-#: Commands by the name of their function, and by that of the class of its result.
-_FUNCTIONS = {row.name: row for row in COMMANDS.values() if row.measures}
-_RESULTS = {row.result_class.rpartition(":")[2]: row for row in _FUNCTIONS.values()}
 
 __all__ = [*_FUNCTIONS, *_RESULTS, *_MODULES, *_PUBLIC_MODULES]
 

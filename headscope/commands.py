@@ -1,12 +1,12 @@
 """The table of all commands: one row each, read by Python, the command line, reports and the docs.
 
 Two kinds of command share it. Those that *measure* a model have a class of options and a class of
-results, and are functions in Python too. The others (``serve``, ``export``, ``compare``, ...) are
-plain functions of typer.
+results, and are functions in Python too: ``headscope.classify``. The others (``serve``, ``export``,
+``compare``, ...) are for the command line only, plain functions of typer.
 
 A row names modules and classes as text: nothing is imported until a row is asked for its function,
-its options, its result or its view. The rows stand in the order in which a report runs them; what
-no report runs comes last.
+its options, its result or its view. The rows stand in the order in which ``headscope report`` runs
+them as its *sections*; commands that no report runs come last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-# Headings in the help of the command line
+# Headings under which the help of the command line groups commands
 LOOK = "Look at heads"
 CHANGE = "Change the model"
 PUBLISH = "Publish and compare"
@@ -26,16 +26,16 @@ class Command:
     """One row of the table: the name of a command, and where its code is found."""
 
     name: str
-    heading: str  # In the help of the command line
+    heading: str  # One of the three above
     module: str  # Has a function of the command's name
     #: Name of the class of its options, in ``module``; empty if it measures nothing.
     options_class: str = ""
-    #: Name of the class of its result, in ``module``, or ``module:class``; empty if it writes no
-    #: JSON.
+    #: Name of the class of its result, in ``module``, or ``module:class`` if it is elsewhere; empty
+    #: if it writes no JSON.
     result_class: str = ""
-    view_module: str = ""  # Has a ``VIEW``: how the result looks
+    view_module: str = ""  # Has a ``VIEW``, which draws the result
     in_report: bool = False  # Whether it is a section of a report
-    uses: tuple[str, ...] = ()  # Other sections of a report, whose results it reads
+    uses: tuple[str, ...] = ()  # Names of the sections whose results it reads in a report
     #: Examples at the end of its help; a command that measures has them in its class of options.
     examples: tuple[str, ...] = ()
 
@@ -58,8 +58,8 @@ class Command:
     def result(self) -> type:
         """The class of its result."""
         module, _, name = self.result_class.rpartition(":")
-        kind: type = getattr(importlib.import_module(module or self.module), name)
-        return kind
+        result_class: type = getattr(importlib.import_module(module or self.module), name)
+        return result_class
 
     @property
     def state_file(self) -> str:
@@ -68,12 +68,15 @@ class Command:
 
     @property
     def view(self) -> Any:
-        """How its result looks: a :class:`headscope.show.view.View`."""
+        """What draws its result: a :class:`headscope.show.view.View`."""
         return importlib.import_module(self.view_module).VIEW
 
 
 def _analysis(name: str, *, heading: str = LOOK, uses: tuple[str, ...] = ()) -> Command:
-    """Return the row of a package of ``analyses``, whose classes are called after the command."""
+    """Return the row of a package of ``analyses``, whose names follow from the command's.
+
+    ``rank`` has RankOptions and RankResult in headscope.analyses.rank.
+    """
     package = f"headscope.analyses.{name}"
     return Command(
         name,

@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,16 +25,6 @@ from headscope.show.blocks import HeadMap
 __all__ = ["attention", "heads", "mean_attention"]
 
 
-def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
-    """Return the caller's axes with their figure, or new ones of so many inches."""
-    if ax is None:
-        new_figure = draw.new_figure(width, height)
-        return new_figure, new_figure.add_subplot()
-    figure = ax.get_figure(root=True)
-    assert isinstance(figure, Figure)
-    return figure, ax
-
-
 def heads(
     result: Any,
     value: str = "role",
@@ -42,7 +33,7 @@ def heads(
     text: bool = True,
     legend: bool = True,
 ) -> Figure:
-    """Draw the map of layers and heads, by role or by a number of every head.
+    """Draw the map of layers and heads, coloured by role or by a number of every head.
 
     Parameters
     ----------
@@ -70,28 +61,35 @@ def heads(
     """
     if value == "role" and not isinstance(result, ClassifyResult):
         raise InputError(f"A {type(result).__name__} has no roles; name a column of numbers.")
-    rows = getattr(result, "heads", ())
-    n_layers = len({head.layer_name for head in rows})
-    n_heads = max((head.head for head in rows), default=0) + 1
-    figure, axes = _axes(ax, max(5.0, 1.8 + 0.55 * n_heads), 1.6 + 0.55 * n_layers)
+    # Axes with about half an inch for each cell. A result without heads is refused further down.
+    head_rows = getattr(result, "heads", ())
+    n_layers = len({row.layer_name for row in head_rows})
+    n_heads = max((row.head for row in head_rows), default=0) + 1
+    figure, axes = _axes(ax, width=max(5.0, 1.8 + 0.55 * n_heads), height=1.6 + 0.55 * n_layers)
     if value == "role":
         role_map_on(axes, result, text=text, legend=legend)
         return figure
 
-    # A map by number: a column of the result's table, with digits to tell its values apart.
+    # A map by number: a column of the result's table of heads.
     frame = result.to_frame()
-    if value not in frame or frame[value].dtype.kind not in "fi" or frame.index.has_duplicates:
+    is_number = value in frame and frame[value].dtype.kind in "fi"
+    if not is_number or frame.index.has_duplicates:
         numbers = [name for name in frame if frame[name].dtype.kind == "f"]
         raise InputError(f"There is no number {value!r}; choose from {', '.join(numbers)}.")
-    values = {
-        (head.layer_name, head.head): None if np.isnan(number) else float(number)
-        for head, number in zip(result.heads, frame[value], strict=True)
-    }
-    largest = max((abs(number) for number in values.values() if number), default=1.0)
-    digits = 2 if largest >= 0.1 else min(6, 1 - int(np.floor(np.log10(largest))))
-    block = HeadMap("", value.replace("_", " "), values, digits)
+    values: dict[tuple[str, int], float | None] = {}
+    for row, number in zip(result.heads, frame[value], strict=True):
+        values[row.layer_name, row.head] = None if np.isnan(number) else float(number)
+    block = HeadMap("", value.replace("_", " "), values, _digits_for(values.values()))
     draw.head_map_on(axes, block, text=text, legend=legend)
     return figure
+
+
+def _digits_for(numbers: Iterable[float | None]) -> int:
+    """Return how many decimals tell numbers apart: 2 for 0.31, 3 for 0.031, 4 for 0.0031."""
+    largest = max((abs(number) for number in numbers if number), default=1.0)
+    if largest >= 0.1:
+        return 2
+    return min(6, 1 - math.floor(math.log10(largest)))
 
 
 def mean_attention(result: Any, head: str, ax: Axes | None = None) -> Figure:
@@ -114,13 +112,14 @@ def mean_attention(result: Any, head: str, ax: Axes | None = None) -> Figure:
     Raises
     ------
     InputError
-        If there is no such head, or nothing was kept of it.
+        If there is no such head, or its mean was not kept.
     """
-    means = {head.name: head.mean_pattern for head in result.heads if head.mean_pattern}
-    # A result holds the square root of each weight, in a byte.
-    roots = np.frombuffer(base64.b64decode(_of_head(means, head)), dtype=np.uint8)
-    n_tokens = round(len(roots) ** 0.5)
-    figure, axes = _draw_pattern(ax, (roots.reshape(n_tokens, n_tokens) / 255.0) ** 2)
+    # A result holds a mean pattern as base64: the square root of each weight, times 255, in a byte.
+    encoded = {row.name: row.mean_pattern for row in result.heads if row.mean_pattern}
+    in_bytes = base64.b64decode(_pattern_of(encoded, head))
+    roots = np.frombuffer(in_bytes, dtype=np.uint8) / 255.0
+    n_tokens = math.isqrt(len(roots))
+    figure, axes = _draw_pattern(ax, roots.reshape(n_tokens, n_tokens) ** 2)
     ticks = [*range(0, n_tokens - 1, 7), n_tokens - 1]
     labels = [*map(str, ticks[:-1]), "last"]
     axes.set_xticks(ticks, labels)
@@ -152,15 +151,15 @@ def attention(result: Any, head: str = "", ax: Axes | None = None) -> Figure:
     InputError
         If there is no such head.
     """
-    pattern = np.array(_of_head(result.patterns, head or result.name))
+    pattern = np.array(_pattern_of(result.patterns, head or result.name))
     figure, axes = _draw_pattern(ax, pattern)
-    tokens = [token.replace("$", r"\$") for token in result.tokens]
+    tokens = [token.replace("$", r"\$") for token in result.tokens]  # $ would begin a formula
     axes.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right")
     axes.set_yticks(range(len(tokens)), tokens)
     return figure
 
 
-def _of_head(patterns: Mapping[str, Any], head: str) -> Any:
+def _pattern_of(patterns: Mapping[str, Any], head: str) -> Any:
     """Return the pattern of a head; refuse a name that is not among them."""
     if head not in patterns:
         first = next(iter(patterns), "none")
@@ -170,7 +169,17 @@ def _of_head(patterns: Mapping[str, Any], head: str) -> Any:
 
 def _draw_pattern(ax: Axes | None, pattern: np.ndarray) -> tuple[Figure, Axes]:
     """Draw attention weights from 0 to 1 as a square, queries down and keys across."""
-    figure, axes = _axes(ax, 3.3, 3.3)
+    figure, axes = _axes(ax, width=3.3, height=3.3)
     axes.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
     axes.tick_params(labelsize=8)
     return figure, axes
+
+
+def _axes(ax: Axes | None, *, width: float, height: float) -> tuple[Figure, Axes]:
+    """Return the caller's axes with their figure, or new ones of so many inches."""
+    if ax is None:
+        new_figure = draw.new_figure(width, height)
+        return new_figure, new_figure.add_subplot()
+    figure = ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    return figure, ax

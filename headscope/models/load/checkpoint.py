@@ -1,4 +1,7 @@
-"""Check that a folder is a whole and safe checkpoint, before anything of it is loaded."""
+"""Check that a folder is a whole and safe checkpoint, before anything of it is loaded.
+
+``Checkpoint(folder)`` makes every check; afterwards it reads the weights and what is known of them.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,11 @@ TOKENIZER_FILES = (
     "spm.model",
     "tokenizer.model",
 )
-#: What safetensors calls the types that weights are stored in.
+#: Types in which weights are stored, by their names in safetensors.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _ADAPTER = "adapter_config.json"
-#: Names of weights; a tensor of such a name without one of these types is quantised.
+#: Names of weights, such as ``layer.0.weight`` or ``layer.0.qweight``: a tensor of such a name and
+#: of none of these types is quantised.
 _WEIGHT = re.compile(r"(.*\.)?q?weight(_packed)?")
 
 
@@ -42,11 +46,13 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.stated = _read_config(folder)  # What config.json says
-        #: The same as the family's own config.json would say it, in folders that headscope wrote.
+        self.stated = _read_config(folder)  # config.json as it is
+        #: As the family itself would have written it, where headscope wrote the folder; else the
+        #: same.
         self.config = family_config(self.stated)
         opened = weights_opened(folder, self.stated.get("transformers_weights"))
         self.pickled = ".safetensors" not in opened.name
+        #: Names the files of a checkpoint that is split over several, its shards.
         self._index = WeightIndex(opened) if opened.suffix == ".json" else None
         self.weight_files = [opened] if self._index is None else self._index.files
         if not self.pickled:
@@ -63,7 +69,7 @@ class Checkpoint:
 
     @cached_property
     def stored(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Type, such as ``float16``, and shape of every stored tensor, by its name."""
+        """Type and shape of every stored tensor, by its name: ("float16", (384, 384))."""
         if self.pickled:
             return {name: _type_and_shape(tensor) for name, tensor in self._unpickled.items()}
         stored: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -87,12 +93,13 @@ class Checkpoint:
             unpickled |= tensors
         return unpickled
 
-    def _check_shard(self, file: Path, held: Iterable[str]) -> None:
+    def _check_shard(self, file: Path, names: Iterable[str]) -> None:
+        """Refuse a file that holds other tensors than the index says, where there is one."""
         if self._index is not None:
-            self._index.check(file, held)
+            self._index.check(file, names)
 
     def stored_dtype(self) -> str | None:
-        """Floating-point type of most stored numbers, such as ``float16``."""
+        """Return the floating-point type of most stored numbers, such as ``float16``."""
         counts: Counter[str] = Counter()
         for dtype, shape in self.stored.values():
             counts[dtype] += math.prod(shape)
@@ -100,7 +107,7 @@ class Checkpoint:
         return max(known, key=lambda name: known[name], default=None)
 
     def weights_sha256(self) -> str:
-        """SHA-256 of the weights; for several files, of the lines ``name sha256`` in order."""
+        """Return the SHA-256 of the weights; of several files that of lines ``name sha256``."""
         if len(self.weight_files) == 1:
             return sha256_of_file(self.weight_files[0])
         lines = (f"{file.name} {sha256_of_file(file)}\n" for file in self.weight_files)
@@ -121,6 +128,7 @@ def _type_and_shape(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
 
 
 def _quantised(folder: Path, why: str) -> CheckpointError:
+    """Return the error for weights that are stored in fewer bits than they were trained in."""
     return CheckpointError(
         f"{folder} holds quantised weights ({why}), whose attention no exact re-run can equal; "
         "give the checkpoint that they were made from."
@@ -145,12 +153,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
         kind = quantised.get("quant_method") if isinstance(quantised, dict) else None
         raise _quantised(folder, f"quantization_config: {str(kind or 'of its own')[:40]}")
     _check_family(path, config)
-    tokenizer = folder / "tokenizer_config.json"
-    settings = read_json(tokenizer) if tokenizer.is_file() else None
+    tokenizer_path = folder / "tokenizer_config.json"
+    settings = read_json(tokenizer_path) if tokenizer_path.is_file() else None
     if isinstance(settings, dict) and settings.get("auto_map"):
         raise CheckpointError(
-            f"{tokenizer} asks for code of its own (auto_map); headscope never runs remote code. "
-            "Save the tokenizer again as a fast tokenizer (tokenizer.json)."
+            f"{tokenizer_path} asks for code of its own (auto_map); headscope never runs remote "
+            "code. Save the tokenizer again as a fast tokenizer (tokenizer.json)."
         )
     return config
 
@@ -163,8 +171,8 @@ def _check_family(path: Path, config: dict[str, Any]) -> None:
             f"{path} names {family!r} as base_model_type, which is no family of transformers; "
             "save the model again."
         )
-    # Some hub folders still name code that transformers has long included; that is not run,
-    # nor is the modelling file of a folder that headscope wrote.
+    # A folder may name code of its own for a family that transformers has long included, as may
+    # one that headscope wrote. It is opened, and the code is not run.
     if config.get("auto_map") and family not in CONFIG_MAPPING:
         raise CheckpointError(
             f"{path} asks for code of its own (auto_map); headscope never runs remote code. "

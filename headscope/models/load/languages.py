@@ -1,4 +1,8 @@
-"""Tell a multilingual encoder-decoder which languages it reads and writes."""
+"""Tell a multilingual encoder-decoder (NLLB, mBART, M2M100) which languages it reads and writes.
+
+Such a model is told each language by a *code*, a token of its vocabulary such as ``eng_Latn`` that
+the tokenizer puts before or behind a text. ``codes`` are token ids by code throughout.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from headscope.data.languages import SOURCE, TARGET, language_codes
 from headscope.models.load.safe_files import read_json
 from headscope.models.load.source import Source
 
-#: Families whose decoder starts with what stands last in a target: the code of its language.
+#: Families whose targets end in the code of their language, with which the decoder starts.
 _START_WITH_LAST = ("mbart", "plbart")
 #: Settings that may name the target's language by its token id.
 _LANGUAGE_SETTINGS = ("forced_bos_token_id", "decoder_start_token_id")
@@ -24,10 +28,11 @@ _LANGUAGE_SETTINGS = ("forced_bos_token_id", "decoder_start_token_id")
 def name_languages(
     network: Any, tokenizer: Any, origin: Source, *, source: str | None, target: str | None
 ) -> None:
-    """Let a tokenizer put the right codes beside sources and targets, in place.
+    """Let a tokenizer put the right codes around sources and targets, in place.
 
-    ``source`` and ``target`` are what the user names; else what the folder's files say holds. What
-    neither says stays open: then no text is read, or no target.
+    ``source`` and ``target`` are the codes that the user names, or None: then those that the
+    folder's files name. A language that neither names stays None in ``tokenizer.init_kwargs``, and
+    whoever needs it refuses.
 
     Raises
     ------
@@ -36,20 +41,24 @@ def name_languages(
     CheckpointError
         If the folder's files name another language than the model knows, or two different ones.
     """
-    several = getattr(network.config, "is_encoder_decoder", False)
-    codes = language_codes(tokenizer) if several else {}
+    codes: Mapping[str, int] = {}
+    if getattr(network.config, "is_encoder_decoder", False):
+        codes = language_codes(tokenizer)
     _check_option("source_language", source, codes, origin)
     _check_option("target_language", target, codes, origin)
     if len(codes) < 2:
         return
 
-    # The code that is put beside a source.
+    # The code around a source.
     codes_before, codes_after = _codes_around(tokenizer, codes)
-    code_beside = next(iter([*codes_before, *codes_after]), None)
-    source = source or _stated_source(origin.folder, codes, code_beside, tokenizer)
-    target = target or _stated_target(origin.folder, codes)
+    codes_around = [*codes_before, *codes_after]
+    present_code = codes_around[0] if codes_around else None
+    if source is None:
+        source = _stated_source(origin.folder, codes, present_code, tokenizer)
+    if target is None:
+        target = _stated_target(origin.folder, codes)
     if source is not None:
-        _read_from(tokenizer, source, code_beside, codes)
+        _set_source(tokenizer, source, present_code, codes)
     tokenizer.init_kwargs[SOURCE] = source
     tokenizer.init_kwargs[TARGET] = target
     if target is None:
@@ -61,7 +70,7 @@ def name_languages(
         for key in _LANGUAGE_SETTINGS:
             if getattr(settings, key, None) in codes.values():
                 setattr(settings, key, codes[target])
-    # The decoder of these families starts with the code; the decoder of others writes it first.
+    # Other decoders start with a token of their own, and write the code first.
     if codes_after and network.config.model_type in _START_WITH_LAST:
         network.config.decoder_start_token_id = codes[target]
 
@@ -69,7 +78,11 @@ def name_languages(
 def _check_option(
     option: str, language: str | None, codes: Mapping[str, int], origin: Source
 ) -> None:
-    """Refuse a language that the user names and the model does not know."""
+    """Refuse a language that the user names and the model does not know.
+
+    In the text of an OptionError ``$option`` stands for the option as the user spells it, and
+    ``$$`` for a dollar sign.
+    """
     if language is None:
         return
     if len(codes) < 2:
@@ -85,41 +98,45 @@ def _check_option(
 
 
 def _codes_around(tokenizer: Any, codes: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Return the language codes that a tokenizer puts before a text, and those behind it."""
+    """Return the language codes that a tokenizer puts before a text, and those behind it.
+
+    ``eng_Latn a </s>`` -> (["eng_Latn"], []).
+    """
     encoding = tokenizer("a").encodings[0]
     special = encoding.special_tokens_mask
-    inner = special.index(0) if 0 in special else len(special)
-    before = [token for token in encoding.tokens[:inner] if token in codes]
-    after = [token for token in encoding.tokens[inner:] if token in codes]
+    text_start = special.index(0) if 0 in special else len(special)
+    before = [token for token in encoding.tokens[:text_start] if token in codes]
+    after = [token for token in encoding.tokens[text_start:] if token in codes]
     return before, after
 
 
 def _stated_source(
-    folder: Path, codes: Mapping[str, int], code_beside: str | None, tokenizer: Any
+    folder: Path, codes: Mapping[str, int], present_code: str | None, tokenizer: Any
 ) -> str | None:
-    """Return the source's language as the files name it.
+    """Return the source's language as the files name it, or None.
 
-    A tokenizer of a class that knows languages puts a default of its own around a text.
+    Where tokenizer_config.json does not, ``present_code`` counts, which tokenizer.json puts around
+    a text; but not that of a class that knows languages, which has a default of its own.
     """
     language = _settings(folder / "tokenizer_config.json").get(SOURCE)
     if language is None:
-        return None if hasattr(tokenizer, SOURCE) else code_beside
+        return None if hasattr(tokenizer, SOURCE) else present_code
     return _known(language, SOURCE, folder / "tokenizer_config.json", codes)
 
 
 def _stated_target(folder: Path, codes: Mapping[str, int]) -> str | None:
     """Return the target's language as the files name it, by its code or by the code's token id."""
-    code_of = {token: code for code, token in codes.items()}
-    stated: dict[str, str] = {}
+    code_of = {token_id: code for code, token_id in codes.items()}
+    stated: dict[str, str] = {}  # Codes, by the setting and the file that name them
     path = folder / "tokenizer_config.json"
     if (language := _settings(path).get(TARGET)) is not None:
         stated[f"{TARGET} of {path.name}"] = _known(language, TARGET, path, codes)
     for name in (GENERATION_CONFIG_NAME, "config.json"):
         settings = _settings(folder / name)
         for key in _LANGUAGE_SETTINGS:
-            token = settings.get(key)
-            if isinstance(token, int) and token in code_of:
-                stated[f"{key} of {name}"] = code_of[token]
+            token_id = settings.get(key)
+            if isinstance(token_id, int) and token_id in code_of:
+                stated[f"{key} of {name}"] = code_of[token_id]
     if len({*stated.values()}) > 1:
         named = " and ".join(f"{where} names {code}" for where, code in stated.items())
         raise CheckpointError(
@@ -130,11 +147,13 @@ def _stated_target(folder: Path, codes: Mapping[str, int]) -> str | None:
 
 
 def _settings(path: Path) -> Mapping[str, Any]:
+    """Read a file of settings; none where it is missing or holds no object."""
     settings = read_json(path) if path.is_file() else None
     return settings if isinstance(settings, dict) else {}
 
 
 def _known(language: object, key: str, path: Path, codes: Mapping[str, int]) -> str:
+    """Return a language that a file names by ``key``, or refuse one that has no code."""
     if isinstance(language, str) and language in codes:
         return language
     near = nearest(str(language)[:40], codes, "it knows")
@@ -144,21 +163,23 @@ def _known(language: object, key: str, path: Path, codes: Mapping[str, int]) -> 
     )
 
 
-def _read_from(
-    tokenizer: Any, source: str, code_beside: str | None, codes: Mapping[str, int]
+def _set_source(
+    tokenizer: Any, source: str, present_code: str | None, codes: Mapping[str, int]
 ) -> None:
-    """Let a tokenizer put the code of ``source`` beside a text, in place of another one."""
+    """Let a tokenizer put the code ``source`` around a text, in place of ``present_code``."""
     if hasattr(tokenizer, SOURCE):
         tokenizer.src_lang = source
-    elif code_beside is None:
+    elif present_code is None:
         raise OptionError(
             "The tokenizer puts no language code around a text, so $source_language has no use; "
             "leave it out."
         )
-    elif code_beside != source:
+    elif present_code != source:
+        # The template in tokenizer.json has the code and its token id: "eng_Latn" and [256047].
+        # Its only way to another code is its JSON.
         processor = tokenizer.backend_tokenizer.post_processor
         state = processor.__getstate__().decode()
-        state = state.replace(json.dumps(code_beside), json.dumps(source))
-        state = state.replace(f"[{codes[code_beside]}]", f"[{codes[source]}]")
+        state = state.replace(json.dumps(present_code), json.dumps(source))
+        state = state.replace(f"[{codes[present_code]}]", f"[{codes[source]}]")
         processor.__setstate__(state.encode())
         tokenizer.backend_tokenizer.post_processor = processor

@@ -1,4 +1,7 @@
-"""Open a checkpoint: the base model in eval mode, its tokenizer and its attention sites."""
+"""Open a checkpoint: the base model in eval mode, its tokenizer and its attention sites.
+
+A :class:`~headscope.models.load.source.Source` is where a model was found: its name and its folder.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from headscope.models.layouts.families import refuse
 from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.languages import name_languages
 from headscope.models.load.manifest import kept_parts
-from headscope.models.load.network import check_finite, load_network, read_config
+from headscope.models.load.network import check_config, check_finite, load_network
 from headscope.models.load.sentence_files import SentenceFiles
 from headscope.models.load.sentence_folder import (
     cross_encoder_activation,
@@ -85,8 +88,8 @@ def load(
         chosen_pooling(pooling)  # refuses a name that is not known
     shown_name = DEMO if model == "demo" else model
     say(f"loading {visible(Path(shown_name).name)}")
-    placed_on = pick_device(device)
-    computed_in = dtype_on(dtype, placed_on)
+    torch_device = pick_device(device)
+    torch_dtype = dtype_on(dtype, torch_device)
     model_source = find_source(model, revision=revision)
     sentence_files = SentenceFiles.of(model_source.folder)
     source = model_source
@@ -102,25 +105,25 @@ def load(
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
         check_stated(checkpoint)
-        read_config(source, checkpoint)
-        remaining = kept_parts(checkpoint)
-        opened = OpenedTokenizer(None, False, ())
+        check_config(source, checkpoint)
+        remaining = kept_parts(checkpoint)  # of a pruned checkpoint; else None
+        opened = OpenedTokenizer(tokenizer=None, class_differs=False, remarks=())
         if checkpoint.has_tokenizer:
             opened = open_tokenizer(source, lower=lower_cases(sentence_files))
         tokenizer = opened.tokenizer
         network, head_weights = load_network(
             source,
             checkpoint,
-            dtype=computed_in,
+            dtype=torch_dtype,
             task_head=task_head,
             remaining=remaining,
         )
     check_finite(network, source)
     activation = cross_encoder_activation(sentence_files)
     if activation is not None:
-        # As older folders say it, so that copies of the model say it too.
+        # Put into config.json, where older folders have it: so copies of the model keep it.
         network.config.sentence_transformers = {"activation_fn": activation}
-    network = network.to(placed_on).eval()
+    network = network.to(torch_device).eval()
     name_languages(network, tokenizer, source, source=source_language, target=target_language)
 
     # Make them one model, which knows where it comes from.
@@ -130,7 +133,9 @@ def load(
     loaded.revision = model_source.revision
     loaded.folder = model_source.folder
     loaded.head_weights = head_weights
-    sha256 = source.sha256 or checkpoint.weights_sha256()
+    sha256 = source.sha256
+    if sha256 is None:
+        sha256 = checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     loaded.remarks = (*_remarks(loaded, checkpoint, head_weights), *opened.remarks)

@@ -1,9 +1,16 @@
-"""``headscope.json``: which heads, neurons and layers a saved model has.
+"""Which heads, neurons and layers a physically pruned checkpoint still has, by its files.
 
-config.json of a compact folder says the same, for whoever saves it again without the manifest.
+:func:`kept_parts` reads whichever of three files says so:
 
-transformers before version 5 wrote physically pruned models with ``pruned_heads`` in config.json;
-version 5 has dropped that, and refuses such checkpoints for their shapes. Both are read here.
+* ``headscope.json``, the manifest of every folder that headscope saved, such as ``{"schema": 1,
+  "form": "compact", "n_heads": 12, "attention": [{"module": "encoder.layer.0.attention.self",
+  "kept": [0, 3, 7]}, ...], ...}``;
+* config.json of such a folder, which says the same under other keys
+  (:mod:`headscope.core.saved_config`), for whoever saves it again without the manifest;
+* config.json with ``pruned_heads``, as transformers before version 5 wrote it. Version 5 refuses
+  such checkpoints for their shapes.
+
+:meth:`KeptParts.cut` then leaves only these parts of a network that was built whole.
 """
 
 from __future__ import annotations
@@ -48,20 +55,21 @@ _WIDEST = 1 << 20  # Most neurons that a manifest may speak of in one feed-forwa
 class KeptParts:
     """Which heads, neurons and layers a physically pruned checkpoint still has."""
 
-    path: Path  # The file that says so.
+    path: Path  # The file that says so
     #: Heads of each layer before any was removed; of the layer with most, where they differ.
     n_heads: int
     #: The heads that each attention module kept, by the module's name or, in files of transformers
-    #: before version 5, counted in the order of registration.
+    #: before version 5, by its number in the order of registration. Others kept all.
     modules: dict[str | int, tuple[int, ...]]
-    origin: dict[str, Any]  # The model that it was made from: id, revision, weights_sha256.
+    origin: dict[str, Any]  # The model that it was made from: id, revision, weights_sha256
     #: Settings of config.json as they were before anything was removed, where it has others now.
     config: dict[str, Any] = field(default_factory=dict)
-    #: Feed-forward networks that have lost neurons, by the name of their second map.
+    #: The neurons that are left of each feed-forward network that has lost some, by the name of its
+    #: second linear map, which reads the neurons.
     neurons: dict[str, KeptNeurons] = field(default_factory=dict)
-    #: Original numbers of the layers that are left, and how many there were; None if all are.
+    #: Original numbers of the layers that are left; None if all are.
     kept_layers: tuple[int, ...] | None = None
-    layers_before: int = 0
+    layers_before: int = 0  # How many layers there were; used with ``kept_layers`` only
 
     def cut(self, network: Any) -> None:
         """Leave only these parts of a whole network, in place.
@@ -72,6 +80,7 @@ class KeptParts:
             If they are not parts of the architecture that config.json describes.
         """
         base = getattr(network, "base_model", network)
+        # Layers first: attention modules are named and numbered without those that are gone.
         if self.kept_layers is not None:
             n_layers = count_layers(base)
             if n_layers != self.layers_before:
@@ -80,6 +89,14 @@ class KeptParts:
                     f"config.json of {n_layers}; they do not belong together."
                 )
             drop_layers(network, self.kept_layers)
+        self._check_heads_and_neurons(base)
+        # transformers builds models on the meta device, but the rows to cut need real tensors.
+        with torch.device("cpu"):
+            cut_modules(network, self._kept_of)
+            cut_neurons(base, self.neurons)
+
+    def _check_heads_and_neurons(self, base: Any) -> None:
+        """Refuse heads and neurons that the whole network does not have."""
         modules = attention_modules(base)
         n_heads = max((module.heads_before for module in modules), default=0)
         if n_heads != self.n_heads:
@@ -99,10 +116,6 @@ class KeptParts:
                     f"{self.path} names a feed-forward network {name} of {record.before} neurons, "
                     "but config.json describes none such; they do not belong together."
                 )
-        # transformers builds models on the meta device, but the rows to cut need real tensors.
-        with torch.device("cpu"):
-            cut_modules(network, self._kept_of)
-            cut_neurons(base, self.neurons)
 
     def _kept_of(self, index: int, module: AttentionModule) -> tuple[int, ...] | None:
         """Return the heads that a module kept, found by its name or by its index; None for all."""
@@ -110,7 +123,7 @@ class KeptParts:
 
 
 def kept_parts(checkpoint: Checkpoint) -> KeptParts | None:
-    """Return what a checkpoint still has; None for one that was not pruned physically."""
+    """Return which parts a checkpoint still has; None for one that was not pruned physically."""
     manifest = checkpoint.folder / MANIFEST
     path = checkpoint.folder / "config.json"
     if manifest.is_file():
@@ -133,30 +146,23 @@ def _from_manifest(path: Path) -> KeptParts | None:
     entries = data.get("attention")
     if form not in (COMPACT, DENSE) or not isinstance(entries, list) or not entries:
         raise CheckpointError(f"{path} does not say which heads were kept; save the model again.")
-    source = _object(data.get("source"))
-    config = _object(data.get("config"))
+    heads: dict[str, object] = {}
     if form == COMPACT:
         named = [entry for entry in entries if isinstance(entry, dict)]
         heads = {str(entry.get("module")): entry.get("kept") for entry in named}
         if len(heads) != len(entries):
             raise CheckpointError(f"{path}: an entry of attention names no module of its own.")
-        return _read_parts(
-            data,
-            path,
-            n_heads=data.get("n_heads"),
-            heads_of_modules=heads,
-            origin=source,
-            config=config,
-        )
-    # Zeros stand where heads and neurons were; layers are gone all the same.
     remaining = _read_parts(
         data,
         path,
         n_heads=data.get("n_heads"),
-        heads_of_modules={},
-        origin=source,
-        config=config,
+        heads_of_modules=heads,
+        origin=_object(data.get("source")),
+        config=_object(data.get("config")),
     )
+    if form == COMPACT:
+        return remaining
+    # Dense: zeros stand where heads and neurons were, but layers are gone.
     return None if remaining.kept_layers is None else replace(remaining, neurons={})
 
 
@@ -166,9 +172,8 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
-    """Read what config.json of a compact folder says is left."""
+    """Read which parts are left by config.json of a folder that headscope saved."""
     heads = config.get(KEPT)
-    before = config.get(SETTINGS_BEFORE)
     if not isinstance(heads, dict) or not heads:
         raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
     return _read_parts(
@@ -177,7 +182,7 @@ def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
         n_heads=config.get(BEFORE),
         heads_of_modules=heads,
         origin={},
-        config=_object(before),
+        config=_object(config.get(SETTINGS_BEFORE)),
     )
 
 
@@ -190,7 +195,11 @@ def _read_parts(
     origin: dict[str, Any],
     config: dict[str, Any],
 ) -> KeptParts:
-    """Check what a file says of heads, neurons and layers."""
+    """Check what a file says of heads, neurons and layers.
+
+    Both kinds of file have neurons and layers under the same keys of ``data``. What they keep in
+    different places is given by keyword: ``config`` are the settings before anything was removed.
+    """
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: {n_heads!r} is not a number of heads.")
     modules: dict[str | int, tuple[int, ...]] = {}
@@ -209,7 +218,10 @@ def _read_parts(
 def neurons_and_layers(
     neurons: Mapping[str, KeptNeurons], layers: Sequence[int] | None, before: int
 ) -> dict[str, Any]:
-    """Write which neurons and layers are left, for config.json and for the manifest."""
+    """Describe which neurons and layers are left, as config.json and the manifest have it.
+
+    Used where folders are saved; :func:`_read_neurons_and_layers` reads it.
+    """
     entries: dict[str, Any] = {}
     for name, record in neurons.items():
         entries[name] = {
@@ -224,7 +236,7 @@ def neurons_and_layers(
 
 
 def _read_neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Read which neurons and layers are left: the arguments of :class:`KeptParts`."""
+    """Read which neurons and layers are left: arguments of :class:`KeptParts` by their names."""
     entries = data.get(NEURONS, {})
     if not isinstance(entries, dict):
         raise CheckpointError(f"{path}: {NEURONS} is not an object.")
@@ -244,9 +256,9 @@ def _read_neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, A
 
 def _read_neurons(path: Path, name: str, record: Mapping[str, Any]) -> KeptNeurons:
     """Read which neurons of one feed-forward network are left."""
-    first = record.get("first")
+    first_maps = record.get("first")
     before = record.get("before")
-    names_maps = isinstance(first, list) and all(isinstance(each, str) for each in first)
+    names_maps = isinstance(first_maps, list) and all(isinstance(m, str) for m in first_maps)
     if not names_maps or not _is_count(before) or before > _WIDEST:
         raise CheckpointError(
             f"{path}: {NEURONS} does not say which first maps and how many neurons {name} had."
@@ -256,7 +268,7 @@ def _read_neurons(path: Path, name: str, record: Mapping[str, Any]) -> KeptNeuro
         raise CheckpointError(
             f"{path}: kept of {name} is not a list of neurons below {before}, such as 0-5,8."
         )
-    return KeptNeurons(tuple(first or ()), before, ids)
+    return KeptNeurons(tuple(first_maps or ()), before, ids)
 
 
 def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) -> KeptParts:
@@ -270,7 +282,7 @@ def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) ->
             raise CheckpointError(f"{path}: pruned_heads has a layer {key!r}, not a number.")
         gone = _indices(path, heads, n_heads)
         modules[int(key)] = tuple(head for head in range(n_heads) if head not in gone)
-    return KeptParts(path, n_heads, modules, {})
+    return KeptParts(path=path, n_heads=n_heads, modules=modules, origin={})
 
 
 def _indices(path: Path, value: object, limit: int) -> tuple[int, ...]:

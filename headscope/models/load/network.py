@@ -1,4 +1,7 @@
-"""Load the network of a checked checkpoint, by transformers."""
+"""Load the network of a checked checkpoint, by transformers.
+
+:func:`load_network` is the entry: choose a task head, load, check that no weight was missing, mend.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,23 @@ from headscope.models.load.sizes import check_built
 from headscope.models.load.source import Source
 from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
 
-#: Parts that a base model may lack in the checkpoint of a model with another task head.
+#: Parts of a base model that the checkpoint of a model with a task head may lack.
 _OPTIONAL_PARTS = ("pooler.",)
 #: Every reader of transformers gets these: files of this machine, no code of the checkpoint.
 SAFE = {"trust_remote_code": False, "local_files_only": True}
 
 
-def read_config(source: Source, checkpoint: Checkpoint) -> Any:
-    """Make the family's configuration, as it was before heads were removed.
+def check_config(source: Source, checkpoint: Checkpoint) -> None:
+    """Refuse a config.json of which transformers cannot make the family's configuration.
 
-    Done first, as the tokenizers of transformers fail on a bad config.json.
+    Done first of all: the tokenizers of transformers fail on a bad config.json, too, and say less.
     """
     path = source.folder / "config.json"
     with explained(f"{path} is not a config that transformers understands: "):
-        if not is_ours(checkpoint.stated):
-            return transformers.AutoConfig.from_pretrained(source.folder, **SAFE)
-        return _family_config(checkpoint, {})
+        if is_ours(checkpoint.stated):
+            _family_config(checkpoint, {})
+        else:
+            transformers.AutoConfig.from_pretrained(source.folder, **SAFE)
 
 
 def load_network(
@@ -48,11 +52,11 @@ def load_network(
     task_head: str | None,
     remaining: KeptParts | None,
 ) -> tuple[Any, HeadWeights]:
-    """Build the network with its weights, complete, or cut down to what ``remaining`` says.
+    """Build the network with its weights, complete, or cut down to the ``remaining`` parts.
 
-    ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
-    the network has the head that config.json names if the weights hold it, else it is the base
-    model. What the weights hold of the head is returned too.
+    ``task_head`` is as :func:`headscope.load` takes it. With ``auto`` the network has the head that
+    config.json names if the weights hold it, else it is the base model. Returns the network, and
+    which weights of the head the checkpoint holds.
     """
     head = _buildable_head(source, checkpoint, task_head)
 
@@ -73,7 +77,7 @@ def load_network(
         network, info = _load(source, checkpoint, None, remaining, options)
     _check_complete(network, info, source, checkpoint)
 
-    _set_right(network, dtype, info["missing_keys"])
+    _mend(network, dtype, info["missing_keys"])
     return network, replace(weights, unread=tuple(sorted(info["unexpected_keys"])))
 
 
@@ -94,15 +98,20 @@ def _buildable_head(source: Source, checkpoint: Checkpoint, task_head: str | Non
     return head
 
 
-def _set_right(network: Any, dtype: torch.dtype, missing_keys: Sequence[str]) -> None:
+def _mend(network: Any, dtype: torch.dtype, missing_keys: Sequence[str]) -> None:
     """Mend what would keep a loaded network from computing exactly, at every length, in place."""
-    for key in missing_keys:  # a pooler that no state depends on: zeros, not noise
+    # A pooler that the checkpoint lacks, and no state depends on, is zeros and not noise.
+    for key in missing_keys:
         if key.startswith(_OPTIONAL_PARTS):
             network.get_parameter(key).data.zero_()
+
+    # These biases of DeBERTa are float32, whatever the dtype.
     for name, bias in network.named_parameters():
-        if name.endswith((".self.q_bias", ".self.v_bias")):  # DeBERTa's are float32, whatever dtype
+        if name.endswith((".self.q_bias", ".self.v_bias")):
             bias.data = bias.data.to(dtype)
-    for module in network.modules():  # chunks save memory but do not allow every length
+
+    # Feed-forward networks that run in chunks save memory, and refuse some lengths.
+    for module in network.modules():
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0
 
@@ -114,13 +123,14 @@ def _load(
     remaining: KeptParts | None,
     options: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """Load the base model or one with a head; return also what was missing or unexpected.
+    """Load the base model or one with a head; return also transformers' ``output_loading_info``.
 
-    A pruned one gets a class that builds the full model and cuts it before it loads weights.
+    That has the names of tensors: ``missing_keys`` (of the network, not in the checkpoint),
+    ``unexpected_keys`` (the reverse) and ``mismatched_keys`` (name and both shapes).
     """
-    kind = checkpoint.config["model_type"]
+    family = checkpoint.config["model_type"]
     builder = class_for(task_head, _architecture(checkpoint))
-    with explained(f"{source.folder} cannot be loaded as a {kind} model: "):
+    with explained(f"{source.folder} cannot be loaded as a {family} model: "):
         config = _family_config(checkpoint, {} if remaining is None else remaining.config)
         check_built(checkpoint, lambda: builder.from_config(config))
         if remaining is None and not checkpoint.pickled:
@@ -128,6 +138,9 @@ def _load(
                 source.folder, use_safetensors=True, **SAFE, **options
             )
             return loaded
+
+        # transformers builds a model and loads its weights in one call. To cut the model between
+        # the two, it is given a subclass whose __init__ builds the full model and cuts it.
         with torch.device("meta"):
             network_class: Any = type(builder.from_config(copy.deepcopy(config)))
 
@@ -136,13 +149,13 @@ def _load(
             if remaining is not None:
                 remaining.cut(self)
 
-        # transformers reads the source of a model's module, and says the name of its class
+        # Under the name and module of the family's class, which transformers looks up and shows.
         namespace = {"__init__": build_and_cut, "__module__": network_class.__module__}
         cutting_class = type(network_class)(network_class.__name__, (network_class,), namespace)
         network, info = cutting_class.from_pretrained(
             None, config=config, state_dict=checkpoint.tensors(), **options
         )
-        network.__class__ = network_class
+        network.__class__ = network_class  # no longer the subclass
         if network.can_generate():
             network.generation_config = _generation_config(source)
         return network, info
@@ -175,7 +188,7 @@ def _architecture(checkpoint: Checkpoint) -> str | None:
 def _family_config(checkpoint: Checkpoint, before_pruning: Mapping[str, Any]) -> Any:
     """Make the family's configuration, with some settings as they were before pruning.
 
-    What was not stated then is None in ``before_pruning``.
+    A setting that config.json did not state then is None in ``before_pruning``.
     """
     settings = {**checkpoint.config, **before_pruning}
     for key, value in before_pruning.items():
@@ -203,7 +216,7 @@ def explained(before: str, after: str = "") -> Iterator[None]:
 
 def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:
     """Name the weights of a task head that the checkpoint lacks; they would be random."""
-    absent = {*info["missing_keys"], *(str(key[0]) for key in info.get("mismatched_keys", ()))}
+    absent = {*info["missing_keys"], *_mismatched(info)}
     return tuple(
         key
         for key in sorted(absent)
@@ -211,15 +224,25 @@ def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _mismatched(info: dict[str, Any]) -> list[str]:
+    """Return the names of tensors that the checkpoint has in another shape."""
+    return sorted(str(name_and_shapes[0]) for name_and_shapes in info.get("mismatched_keys", ()))
+
+
 def _holds_other_parts(network: Any, lacking: Sequence[str]) -> bool:
-    """Whether the checkpoint has other weights of a task head than those it lacks."""
-    names = (name for name, _ in network.named_parameters())  # tied ones count as the base model's
-    head = {name for name in names if _in_task_head(network, name) and ".pooler." not in name}
-    return bool(head.difference(lacking))
+    """Whether the checkpoint has weights of a task head besides those that it lacks."""
+    for name, _ in network.named_parameters():  # weights tied to the base model's have its names
+        in_head = _in_task_head(network, name) and ".pooler." not in name
+        if in_head and name not in lacking:
+            return True
+    return False
 
 
 def _in_task_head(network: Any, key: str) -> bool:
-    """Whether a tensor is of the head; a pooler is, where a head reads it."""
+    """Whether a tensor is of the task head; a pooler is, where a head reads it.
+
+    ``classifier.weight`` is, ``bert.encoder.layer.0.output.dense.weight`` is not.
+    """
     if network.base_model is not network:
         return not key.startswith(f"{network.base_model_prefix}.") or ".pooler." in key
     # T5: a base model and its head are one module.
@@ -234,7 +257,7 @@ def _check_complete(
     optional = [key for key in info["missing_keys"] if key.startswith(_OPTIONAL_PARTS)]
     computed = [key for key in info["missing_keys"] if _is_computed(network, key)]
     missing = sorted({*info["missing_keys"]}.difference(optional, computed))
-    mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
+    mismatched = _mismatched(info)
     if not missing and not mismatched:
         return
     fault = "lacks" if missing else "has the wrong shape for"
@@ -272,7 +295,10 @@ def check_finite(network: nn.Module, source: Source) -> None:
     """Refuse weights that are NaN or infinite."""
     for name, parameter in network.named_parameters():
         # A NaN makes both extremes NaN; ten times as fast as testing every number.
-        if parameter.numel() and not all(map(torch.isfinite, parameter.detach().aminmax())):
+        if not parameter.numel():
+            continue
+        smallest, largest = parameter.detach().aminmax()
+        if not (smallest.isfinite() and largest.isfinite()):
             raise CheckpointError(
                 f"The weights in {source.folder} are not finite: {name} holds NaN or infinity; "
                 "the checkpoint is broken (or overflows the chosen dtype)."

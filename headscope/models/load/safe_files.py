@@ -1,4 +1,4 @@
-"""Read single files of a checkpoint: no code is run, and a damaged file is said in one sentence."""
+"""Read single files of a checkpoint: no code is run, and a damaged file ends in one sentence."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import pickle
 import zipfile
 from pathlib import Path
+from typing import TypeGuard
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,11 +14,11 @@ from torch import Tensor
 
 from headscope.core.errors import CheckpointError
 
-_POINTER = b"version https://git-lfs"
+_POINTER = b"version https://git-lfs"  # How a text file begins that stands for a large file
 
 
 def read_json(path: Path) -> object:
-    """Read a JSON file of a checkpoint, or say what is wrong with it."""
+    """Read a JSON file of a checkpoint; raise a CheckpointError that says what is wrong with it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
@@ -44,28 +45,35 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     refuse_pointer(path)
     try:
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:  # torch compresses nothing
-                if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                    raise pickle.UnpicklingError
+            with zipfile.ZipFile(path) as archive:
+                unpacked = sum(entry.file_size for entry in archive.infolist())
+            if unpacked > path.stat().st_size:  # torch compresses nothing: an attack on memory
+                raise pickle.UnpicklingError
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle raises anything
         raise CheckpointError(
             f"{path} holds more than tensors, or is damaged ({type(error).__name__}): nothing in "
             "it is run; ask its author for the weights as safetensors, or download it again."
         ) from None
-    named = held.items() if isinstance(held, dict) else ()
-    if not named or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in named):
+    if not _maps_names_to_tensors(held):
         raise CheckpointError(
             f"{path} does not map names to tensors; save the model by save_pretrained."
         )
-    for name, tensor in named:
+    for name, tensor in held.items():
         if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
             raise CheckpointError(f"{path} holds {name} larger than it is stored; it is damaged.")
-    return dict(named)
+    return dict(held)
+
+
+def _maps_names_to_tensors(held: object) -> TypeGuard[dict[str, Tensor]]:
+    """Whether the content of a pickle is tensors by name, one or more."""
+    if not isinstance(held, dict) or not held:
+        return False
+    return all(isinstance(n, str) and isinstance(t, Tensor) for n, t in held.items())
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a pointer of Git LFS in place of a file."""
+    """Refuse a pointer of Git LFS: a few lines of text that stand for a file not downloaded."""
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise CheckpointError(

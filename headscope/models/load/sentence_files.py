@@ -1,4 +1,9 @@
-"""The files of a sentence-transformers folder: ``modules.json``, settings, one folder a module."""
+"""The files of a sentence-transformers folder: ``modules.json``, settings, one folder a module.
+
+modules.json lists what a text runs through, such as ``[{"type":
+"sentence_transformers.models.Transformer", "path": ""}, {"type":
+"sentence_transformers.models.Pooling", "path": "1_Pooling"}]``.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,12 @@ from torch import Tensor
 from headscope.core.errors import CheckpointError
 from headscope.models.load.safe_files import check_safetensors, read_json, read_pickle
 
-MODULES = "modules.json"  # The file that makes a folder one of sentence-transformers.
-#: What is set for the whole model: prompts, and how many dimensions are used.
+MODULES = "modules.json"  # The file that makes a folder one of sentence-transformers
+#: Settings of the whole model: prompts, and how many dimensions are used.
 SETTINGS = "config_sentence_transformers.json"
-#: How texts are read; older versions named the file after the family.
 _FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+#: Settings of how texts are read: sentence_bert_config.json, or in folders of older versions a file
+#: named after the family.
 READING = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
 #: Packages whose modules are known by their names; the code of others would have to be run.
 _PACKAGES = ("sentence_transformers", "headscope")
@@ -37,7 +43,7 @@ class SentenceFiles:
 
     @cached_property
     def listed(self) -> list[dict[str, Any]]:
-        """What modules.json says of every module; its class and its folder are texts."""
+        """The entries of modules.json, checked to name a class and a folder each."""
         path = self.path("", MODULES)
         listed = read_json(path)
         if not isinstance(listed, list) or not listed:
@@ -51,7 +57,10 @@ class SentenceFiles:
         return listed
 
     def modules(self) -> list[tuple[str, str]]:
-        """Return (class, folder) of every module; the first one is the model itself."""
+        """Return (class, folder) of every module, such as ("Pooling", "1_Pooling").
+
+        The first one is the model itself.
+        """
         modules = []
         for values in self.listed:
             package, _, name = values["type"].rpartition(".")
@@ -60,11 +69,12 @@ class SentenceFiles:
                     f"{self.folder / MODULES} asks for code of its own ({short(values['type'])}), "
                     "which is never run."
                 )
+            # Windows writes backslashes, and its paths understand both kinds.
             modules.append((name, PureWindowsPath(values["path"]).as_posix()))
         return modules
 
     def path(self, module: str, name: str) -> Path:
-        """Return a file in the folder of a module; refuse a name that leads out of the model's.
+        """Return a file in the folder of a module; refuse one outside of the model's folder.
 
         Links are followed: the cache of the hub is made of them, and so are folders of users who
         save space.
@@ -79,7 +89,7 @@ class SentenceFiles:
         return self.folder.joinpath(*folders, name)
 
     def config(self, module: str, name: str = "config.json") -> dict[str, Any]:
-        """Read a file that has to be there and to hold an object."""
+        """Read a module's file of settings, which has to be there and to hold an object."""
         path = self.path(module, name)
         if not path.is_file():
             raise CheckpointError(f"{self.folder / MODULES} needs {path}, which is not there.")
@@ -89,11 +99,11 @@ class SentenceFiles:
         return values
 
     def optional(self, name: str, module: str = "") -> dict[str, Any]:
-        """Read a file that may be missing."""
+        """Read a file of settings that may be missing: then there are none."""
         return self.config(module, name) if self.path(module, name).is_file() else {}
 
     def reading(self) -> dict[str, Any]:
-        """Read how texts are read: longest text, lower case, what the model puts out."""
+        """Return the settings of how texts are read: longest text, lower case, which output."""
         _, first_module = self.modules()[0]
         for name in READING:
             if values := self.optional(name, first_module):
@@ -124,8 +134,9 @@ def leads_out(file: Path, folder: Path) -> bool:
     The hub's cache does not count as outside: its snapshots link to files beside them.
     """
     root = folder.resolve()
-    inside = root.parent.parent if root.parent.name == "snapshots" else root
-    return not file.resolve().is_relative_to(inside)
+    if root.parent.name == "snapshots":  # models--owner--name/snapshots/COMMIT, beside blobs/
+        root = root.parent.parent
+    return not file.resolve().is_relative_to(root)
 
 
 def short(value: object) -> str:

@@ -1,8 +1,10 @@
 """What the folder of a sentence-transformers model says about embeddings.
 
-``modules.json`` names the modules in their order, each with a folder of its own. What cannot be
-followed does not keep a model from being opened, since most commands need no embedding of a text:
-it becomes the :attr:`Pooling.problem`, which is said where embeddings are compared.
+``modules.json`` names the modules in their order, each with a folder of its own: a Transformer,
+its Pooling, and what follows, such as Dense. :func:`read_pooling` turns those after the Transformer
+into a :class:`~headscope.models.run.pooling.Pooling`. A module that headscope cannot follow does
+not keep a model from being opened, since most commands need no embedding of a text: it becomes the
+pooling's ``problem``, an error that is raised where embeddings are compared.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def lower_cases(files: SentenceFiles | None) -> bool:
 
 
 def cross_encoder_activation(files: SentenceFiles | None) -> str | None:
-    """Return the class that a CrossEncoder's folder puts after its logits, where it says one."""
+    """Return the class of the activation after a CrossEncoder's logits; None if none is stated."""
     if files is None:
         return None
     try:
@@ -90,30 +92,32 @@ def cross_encoder_activation(files: SentenceFiles | None) -> str | None:
 
 # --- the pooling, and what follows it -------------------------------------------------------------
 
-_SCORES = {"LogitScore"}  # Modules of models that score pairs of texts and embed nothing.
+_SCORES = {"LogitScore"}  # Modules of models that score pairs of texts and embed nothing
 
 
 def _stated_pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
     """Build the pooling that ``modules.json`` describes."""
     settings = files.optional(SETTINGS)
-    reading = files.reading()
+    reading = files.reading()  # Settings of how texts are read
     if settings.get("model_type") == "CrossEncoder":
         return Pooling()
+
+    # The Transformer, and what follows it: for a model that embeds nothing, scores or no module.
     (model_kind, _), *following = files.modules()
     _check_model(files, model_kind, reading)
     if {kind for kind, _ in following} <= _SCORES:
         return Pooling()
 
-    # The pooling itself, and the modules after it.
+    # The pooling itself, and the modules after it; each reads vectors of the width before it.
     (pooling_kind, pooling_path), *later = following
     if pooling_kind != "Pooling":
         raise _unknown(files, pooling_kind, pooling_path)
-    modes, size = _pooling_modes(files, pooling_path, width)
+    modes, width = _pooling_modes(files, pooling_path, width)
     steps: list[Step] = []
     for kind, path in later:
         if kind not in _READERS:
             raise _unknown(files, kind, path)
-        module_steps, size = _READERS[kind](files, path, size)
+        module_steps, width = _READERS[kind](files, path, width)
         steps += module_steps
     if (truncated := settings.get("truncate_dim")) is not None:
         steps.append(Truncate(_count(files, "truncate_dim", truncated)))
@@ -135,27 +139,31 @@ def _stated_pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> 
 
 
 def _check_model(files: SentenceFiles, kind: str, reading: Mapping[str, Any]) -> None:
-    """Refuse a model that pools something other than the last hidden states."""
-    start = files.folder / MODULES
+    """Refuse a model that pools something other than the last hidden states.
+
+    Its settings say so as ``{"modality_config": {"text": {"method_output_name": ...}}}``.
+    """
+    modules = files.folder / MODULES
     by_input = reading.get("modality_config")
     text = by_input.get("text") if isinstance(by_input, Mapping) else None
     output = text.get("method_output_name") if isinstance(text, Mapping) else None
     if isinstance(output, list) and len(output) == 1:
         output = output[0]
     if not kind.endswith("Transformer") or kind.startswith("MLM"):
-        raise CheckpointError(f"{start} starts with {short(kind)}, not with a Transformer.")
+        raise CheckpointError(f"{modules} starts with {short(kind)}, not with a Transformer.")
     if output not in (None, "last_hidden_state"):
-        raise CheckpointError(f"{start} pools {short(output)}, not the last hidden states.")
+        raise CheckpointError(f"{modules} pools {short(output)}, not the last hidden states.")
 
 
 def _unknown(files: SentenceFiles, kind: str, path: str) -> CheckpointError:
+    """Return the error for a module that headscope cannot follow."""
     return CheckpointError(
         f"{files.folder / MODULES} has the module {short(kind)} ({short(path) or '.'}) after the "
         "model, and headscope follows Pooling, then Dense, LayerNorm, Normalize and Dropout"
     )
 
 
-#: Our names of sentence-transformers' modes.
+#: Our names of sentence-transformers' pooling modes.
 _MODES = {
     "cls": "cls",
     "max": "max",
@@ -164,7 +172,7 @@ _MODES = {
     "weightedmean": "weighted",
     "lasttoken": "last",
 }
-#: The older format has a switch for each mode; what is on is concatenated in this order.
+#: The older format has a switch for each mode; modes that are on are concatenated in this order.
 _SWITCHES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -178,7 +186,10 @@ _SWITCHES = {
 def _pooling_modes(
     files: SentenceFiles, module: str, width: int | None
 ) -> tuple[tuple[str, ...], int | None]:
-    """Read a pooling module: our names of its modes, and the width of its output."""
+    """Read a pooling module: our names of its modes, and the width of its output.
+
+    ``width`` is that of the model's states, where it is known.
+    """
     path = files.path(module, "config.json")
     values = files.config(module)
     switched_on = [mode for switch, mode in _SWITCHES.items() if values.get(switch) is True]
@@ -199,9 +210,10 @@ def _pooling_modes(
 
 # --- the modules after the pooling ----------------------------------------------------------------
 
-#: Steps of a module, and the width of its output, where that is known.
+#: Steps from a pooled vector to the next that a module makes, and the width of its output, where
+#: that is known.
 _ModuleSteps = tuple[list[Step], int | None]
-_EMBEDDING = "sentence_embedding"
+_EMBEDDING = "sentence_embedding"  # sentence-transformers' name of the vector of a text
 
 
 def _dense(files: SentenceFiles, module: str, width: int | None) -> _ModuleSteps:
@@ -268,8 +280,7 @@ def _dropout(files: SentenceFiles, module: str, width: int | None) -> _ModuleSte
     return [], width
 
 
-#: What reads a module, by its class: takes the files, the module's folder and the width that it
-#: is given.
+#: Readers of modules by their class: (files, the module's folder, width of its input) -> steps.
 _READERS: dict[str, Callable[[SentenceFiles, str, int | None], _ModuleSteps]] = {
     "Dense": _dense,
     "LayerNorm": _layer_norm,
@@ -307,7 +318,10 @@ def _prompt(files: SentenceFiles, settings: Mapping[str, Any]) -> str:
 
 
 def _tokens_left_out(prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
-    """Count the tokens of a prompt that the pooling leaves out, the first special ones included."""
+    """Count the tokens of a prompt that the pooling leaves out.
+
+    Of the prompt "query:", read as [CLS] query : [SEP], the first three.
+    """
     if tokenizer is None or "weighted" in modes:
         raise CheckpointError(
             "the pooling leaves its default prompt out (include_prompt), which headscope follows "
@@ -327,7 +341,7 @@ def _max_length(files: SentenceFiles, reading: Mapping[str, Any]) -> int | None:
 
 
 def _count(files: SentenceFiles, name: str, value: object) -> int:
-    """Check that a setting is a number from 1."""
+    """Return a setting that must be a whole number from 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CheckpointError(
             f"{files.folder} sets {name} to {short(value)}; it must be a number from 1."

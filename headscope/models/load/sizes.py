@@ -1,7 +1,9 @@
 """Sizes that a config.json states, held against the weights beside it.
 
-A few bytes of a config can ask for terabytes: a network is built as the config says, and what the
-checkpoint lacks is filled at random. Neither is done where weights cannot belong to such a model.
+A few bytes of a config can ask for terabytes: transformers builds the network that the config
+describes, and fills the weights that the checkpoint lacks at random. So a config is refused first
+by the numbers in it (:func:`check_stated`), then by the size of its network, built without memory
+for its weights (:func:`check_built`).
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from torch import nn
 from headscope.core.errors import CheckpointError
 from headscope.models.load.checkpoint import Checkpoint
 
-#: Settings that say how often a part is built.
+#: Settings that say how often a part is built, such as ``num_hidden_layers``.
 _REPEATS = re.compile(r"layer|heads?$|head_num|blocks?$|groups?$|depth|num_experts|n_memory")
-#: Settings that say how large a part is.
+#: Settings that say how large a part is, such as ``hidden_size``.
 _EXTENTS = re.compile(
     r"size|dim|positions?|position_embeddings|d_model|d_ff|d_kv|ffn|n_embd|n_inner|n_ctx|width"
     r"|buckets|kernel|stride|length|window|labels|num_|^n_"
 )
-#: Numbers with such a name that are not sizes.
+#: Settings with such a name that are no sizes, such as ``pad_token_id`` or ``rope_theta``.
 _NO_SIZES = re.compile(r"theta|param|step|sample|seed|_id$")
 #: Sizes that any config may state, whatever the weights.
 _REPEATS_AT_LEAST = 1000
@@ -40,10 +42,10 @@ _MORE = 1 << 24
 def check_stated(checkpoint: Checkpoint) -> None:
     """Refuse a config.json that states a size no weights of this folder can have."""
     shapes = [shape for _, shape in checkpoint.stored.values()]
-    longest = max(itertools.chain(*shapes), default=0)
+    longest_axis = max(itertools.chain(*shapes), default=0)
     limits = {
         _REPEATS: max(_REPEATS_AT_LEAST, len(shapes)),
-        _EXTENTS: max(_EXTENT_AT_LEAST, 4 * longest),
+        _EXTENTS: max(_EXTENT_AT_LEAST, 4 * longest_axis),
     }
     path = checkpoint.folder / "config.json"
     for key, value in _numbers(checkpoint.stated):
@@ -58,9 +60,11 @@ def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
     """Refuse a config.json whose network is far larger than the weights of the folder."""
     shapes = [shape for _, shape in checkpoint.stored.values()]
     try:
-        with torch.device("meta"):
+        with torch.device("meta"):  # shapes alone, no memory
             network = build()
-    except Exception:  # building it for real reports what is wrong
+    except (
+        Exception
+    ):  # the same error is raised, and reported, where the network is built to be used
         return
     tensors = itertools.chain(network.parameters(), network.buffers())
     needed = sum(tensor.numel() for tensor in tensors)
@@ -71,6 +75,7 @@ def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
 
 
 def _too_large(path: Path, why: str) -> CheckpointError:
+    """Return the error for a config that describes a larger model than its weights are of."""
     return CheckpointError(
         f"{path} does not belong to the weights beside it ({why}); download the model again."
     )

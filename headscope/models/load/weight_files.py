@@ -1,4 +1,7 @@
-"""Which files of a folder hold its weights, as transformers chooses them."""
+"""Which files of a folder hold its weights, as transformers chooses them.
+
+Weights are one file, or several *shards* beside an index that says which tensor is in which.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 from headscope.core.errors import CheckpointError
 from headscope.models.load.safe_files import read_json
 
-#: Weights that transformers opens in a folder; the first of these that is there.
+#: Files that transformers opens for the weights of a folder: the first of these that is there.
 WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -46,12 +49,12 @@ def weights_opened(folder: Path, named: object) -> Path:
 
 
 def leads_out_of(file: Path, folder: Path) -> bool:
-    """Whether a name that a file of the folder states leads out of it."""
+    """Whether a path that a file of the folder states is not directly in the folder."""
     return file.parent != folder or file.name == ".."
 
 
 def _without_weights(folder: Path) -> CheckpointError:
-    """Return the error that says what is there in place of weights that transformers would open."""
+    """Return the error for a folder without weights, which says what it has instead."""
     if (folder / "model.onnx").is_file():
         return CheckpointError(
             f"{folder} holds an ONNX graph, which onnxruntime runs, and no weights to prune or "
@@ -73,7 +76,11 @@ def _without_weights(folder: Path) -> CheckpointError:
 
 
 class WeightIndex:
-    """An index of weights: which tensor is in which file beside it."""
+    """An index of weights: which tensor is in which shard beside it.
+
+    Its file has ``{"metadata": {...}, "weight_map": {"embeddings.weight":
+    "model-00001-of-00002.safetensors", ...}}``.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read an index; refuse one whose files are not all there, or lie elsewhere."""
@@ -82,15 +89,15 @@ class WeightIndex:
         values = data if isinstance(data, dict) else {}
         weight_map = values.get("weight_map")
         stated = weight_map if isinstance(weight_map, dict) else {}
-        self._tensors_of: dict[Path, set[str]] = {}
+        self._tensors_of: dict[Path, set[str]] = {}  # Names of tensors, by their shard
         for tensor, name in stated.items():
             if isinstance(name, str):
                 self._tensors_of.setdefault(path.parent / name, set()).add(tensor)
-        #: The shards that it names, each once, by their names.
+        #: The shards, each once, in the order of their names.
         self.files = sorted(self._tensors_of)
         suffix = ".safetensors" if ".safetensors" in path.name else ".bin"
         self._check_files(suffix)
-        # Pickles are read here, safetensors by transformers.
+        # Pickles are read by headscope, safetensors by transformers, which wants metadata.
         if suffix == ".safetensors" and not isinstance(values.get("metadata"), dict):
             raise CheckpointError(
                 f"{path} has no 'metadata', without which transformers does not read it; download "
@@ -116,9 +123,9 @@ class WeightIndex:
                 f"({', '.join(missing) or 'none at all'}); download the model again."
             )
 
-    def check(self, file: Path, held: Iterable[str]) -> None:
-        """Refuse a shard that holds other tensors than the index says."""
-        if differing := sorted(self._tensors_of[file].symmetric_difference(held)):
+    def check(self, file: Path, names: Iterable[str]) -> None:
+        """Refuse a shard that holds tensors of other ``names`` than the index says."""
+        if differing := sorted(self._tensors_of[file].symmetric_difference(names)):
             raise CheckpointError(
                 f"{file} is not the file that {self.path.name} describes: they differ in "
                 f"{differing[0]}; download the model again."

@@ -1,4 +1,4 @@
-"""What a model is computed on, and in which floating-point type."""
+"""The device and the floating-point type in which a model is computed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from headscope.core.errors import InputError
 from headscope.core.widest import widest_type
 
-#: What a model can compute in.
+#: The types in which a model can be computed, the widest first.
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")
 }
@@ -25,9 +25,10 @@ def pick_device(device: str) -> torch.device:
         available.append("mps")
     if device == "auto":
         return torch.device("cuda" if "cuda" in available else "cpu")
-    name, colon, index = device.partition(":")
+    name, colon, number = device.partition(":")  # such as cuda:1
     count = torch.cuda.device_count() if name == "cuda" and name in available else 1
-    if name not in available or (colon and index not in map(str, range(count))):
+    numbers = [str(i) for i in range(count)]
+    if name not in available or (colon and number not in numbers):
         raise InputError(
             f"device {device} is not available: this torch sees {' and '.join(available)} here."
         )

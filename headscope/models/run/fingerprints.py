@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 #: Name, shape, type and checksum of every parameter and buffer.
 Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
-#: A network that a block leaves as it is, and its fingerprint.
+#: In a block of :func:`unchanging`: its network and the network's fingerprint.
 _unchanging: ContextVar[tuple[nn.Module, Fingerprint] | None] = ContextVar(
     "headscope_unchanging", default=None
 )
@@ -30,30 +30,32 @@ class FileWeights:
 def fingerprint(network: nn.Module) -> Fingerprint:
     """Return checksums of a network's parameters and buffers: CRC-32 of every byte, 3 GB a second.
 
-    Unlike version counters it sees edits through ``.data``, and unlike addresses it recognises
-    restored weights.
+    Unlike torch's version counters it sees edits through ``.data``, and unlike addresses in memory
+    it recognises weights that were changed and set back.
     """
-    known = _unchanging.get()
-    if known is not None and known[0] is network:
-        return known[1]
-    return _fingerprint(network)
+    unchanging_network = _unchanging.get()
+    if unchanging_network is not None:
+        known_network, known_fingerprint = unchanging_network
+        if known_network is network:
+            return known_fingerprint
+    return _all_checksums(network)
 
 
 @contextmanager
 def unchanging(network: nn.Module) -> Iterator[None]:
     """Compute the fingerprint once for the whole block, which leaves the network as it is."""
-    token = _unchanging.set((network, _fingerprint(network)))
+    token = _unchanging.set((network, _all_checksums(network)))
     try:
         yield
     finally:
         _unchanging.reset(token)
 
 
-def _fingerprint(network: nn.Module) -> Fingerprint:
+def _all_checksums(network: nn.Module) -> Fingerprint:
     tensors = (*network.named_parameters(), *network.named_buffers())
     return tuple((name, tuple(t.shape), str(t.dtype), _checksum(t)) for name, t in tensors)
 
 
 def _checksum(tensor: Tensor) -> int:
-    data = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(data.numpy().data)
+    in_bytes = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    return zlib.crc32(in_bytes.numpy().data)

@@ -2,7 +2,8 @@
 
 Both are mechanisms for :func:`~headscope.models.run.intervene.intervene`, called with (site, q, k,
 v, mask, scale) and returning z (batch, n_heads, query_pos, d_head): :class:`ExchangedHeads` as its
-``attention``, :class:`FactoredScores` for its ``scores``.
+``attention``, :class:`FactoredScores` for its ``scores``. A *site* is a layer of attention, and its
+*row* its place among the sites of the model.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headscope.models.run.loaded import LoadedModel
 def in_chunks(
     site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
 ) -> Tensor:
-    """Attend as usual, whatever the site."""
+    """Run our attention as it is: the mechanism that changes nothing."""
     return stream_attention(q, k, v, mask=mask, scale=scale)
 
 
@@ -31,17 +32,17 @@ def in_chunks(
 
 @dataclass(frozen=True)
 class HeadInputs:
-    """What some heads of one site compute their z from."""
+    """Queries, keys, values and mask from which some heads of one site compute their z."""
 
-    site: AttentionSite
-    heads: tuple[int, ...]  # Their indices in the layer, zero-based
+    site: AttentionSite  # The layer of attention
+    heads: tuple[int, ...]  # Indices of the heads in the layer, zero-based
     q: Tensor  # (batch, heads, query_pos, d_head), not yet scaled
     k: Tensor  # (batch, heads, key_pos, d_head)
     v: Tensor
     #: Boolean or additive, broadcastable to (batch, heads, query_pos, key_pos), with whatever the
     #: model adds to its scores.
     mask: Mask
-    scale: float  # Of the scores
+    scale: float  # The scores are multiplied by it
 
 
 #: Computes z (batch, heads, query_pos, d_head) of the heads that it is given.
@@ -55,7 +56,11 @@ def removed(inputs: HeadInputs) -> Tensor:
 
 
 class ExchangedHeads:
-    """Attention in which some or all heads follow a formula, called once for those of a layer."""
+    """Attention in which some heads follow a formula, and the others attend as usual.
+
+    The formula is called once a layer, with all heads of the layer that follow it. Without
+    ``heads`` every head of every layer does.
+    """
 
     def __init__(self, formula: Formula, heads: Heads | None = None) -> None:
         self._formula = formula
@@ -78,7 +83,7 @@ class ExchangedHeads:
                 site=site, heads=all_heads, q=q, k=k, v=v, mask=mask, scale=stated_scale
             )
             return self._formula(inputs)
-        z = in_chunks(site, q, k, v, mask, scale)
+        z = in_chunks(site, q, k, v, mask, scale)  # the other heads as usual
         if exchanged:
             index = torch.tensor(exchanged, device=q.device)
             inputs = HeadInputs(
@@ -98,14 +103,14 @@ def _mask_of_heads(mask: Mask, index: Tensor) -> Mask:
     """Pick some heads' masks, unless all share one: (batch or 1, heads or 1, queries, keys)."""
     if mask is None:
         return None
-    missing_axes = (None,) * (4 - mask.dim())
-    mask = mask[missing_axes]
+    while mask.dim() < 4:
+        mask = mask[None]
     return mask if mask.shape[1] == 1 else mask[:, index]
 
 
 # --- other scores ---------------------------------------------------------------------------------
 
-#: Factors L and R of the scores, each (n_heads, d_model, width), by the site's row.
+#: Factors L and R in place of W_Q and W_K, each (n_heads, d_model, width), by the site's row.
 Factors = Mapping[int, tuple[Tensor, Tensor]]
 
 
@@ -121,7 +126,8 @@ class FactoredScores:
         self._factors = {row: (L.to(weight), R.to(weight)) for row, (L, R) in factors.items()}
 
     def keep_inputs(self, site: AttentionSite, inputs: AttentionInput) -> None:
-        """Keep the input of the site that runs next, (batch, 1, pos, d_model)."""
+        """Keep the input x of the site that runs next: the call below is given only q, k and v."""
+        # (batch, 1, pos, d_model)
         self._x_q = inputs.x_q[:, None]
         self._x_k = inputs.x_k[:, None]
 
@@ -129,14 +135,16 @@ class FactoredScores:
         self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         """Attend; returns z (batch, n_heads, query_pos, d_head)."""
-        if site.row not in self._factors:  # a layer that has lost all its heads
+        if site.row not in self._factors:  # a layer that has lost all its heads has none
             return in_chunks(site, q, k, v, mask, scale)
         L, R = self._factors[site.row]
         b_Q = site.weights().b_Q[:, None, :]  # (n_heads, 1, d_head)
-        content = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T, one number a key
+        bias_scores = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T: (batch, n_heads, pos, 1)
         queries = self._x_q @ L  # (batch, n_heads, pos, width)
-        # One coordinate more, 1 in every query, adds b_Q k^T to the scores.
-        queries = torch.cat([queries, queries.new_ones(*queries.shape[:-1], 1)], dim=-1)
-        keys = torch.cat([self._x_k @ R, content], dim=-1)
+        keys = self._x_k @ R  # (batch, n_heads, pos, width)
+        # One coordinate more adds b_Q k^T to the scores: [x L, 1] [x R, b_Q k^T]^T.
+        ones = queries.new_ones(*queries.shape[:-1], 1)
+        queries = torch.cat([queries, ones], dim=-1)
+        keys = torch.cat([keys, bias_scores], dim=-1)
         scale = default_scale(site.d_head) if scale is None else scale
         return stream_attention(queries, keys, v, mask=mask, scale=scale)

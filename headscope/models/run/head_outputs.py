@@ -1,6 +1,7 @@
 """What the outputs of a task head are: a choice of one, independent labels, or numbers.
 
-Whatever turns logits into probabilities, a distance, an agreement or a loss asks here.
+Code that turns logits into probabilities, a distance, an agreement or a loss does so by the kind
+that :func:`head_outputs` returns.
 """
 
 from __future__ import annotations
@@ -34,21 +35,23 @@ class HeadOutputs(Enum):
         return SQUARED_CHANGE if self is HeadOutputs.NUMBERS else DIVERGENCE
 
     def shares(self, logits: Tensor) -> Tensor:
-        """Return probabilities, or the numbers as they are; the shape stays."""
+        """Turn logits into probabilities, or leave numbers as they are; the shape stays."""
         if self is HeadOutputs.CHOICE:
             return logits.softmax(dim=-1)
         return logits.sigmoid() if self is HeadOutputs.LABELS else logits
 
     def distance(self, reference: Tensor, other: Tensor, spread: Tensor | None = None) -> Tensor:
-        """Return how far outputs are from the reference model's, (...,) of logits (..., outputs).
+        """Return how far the outputs of two models are apart: logits (..., outputs) -> (...,).
 
         Of probabilities the Kullback-Leibler divergence KL(reference || other) in nats, summed over
-        labels that are independent. Of numbers the mean squared change, each in units of its
-        ``spread`` (outputs,) where that is given.
+        labels that are independent. Of numbers the mean squared change; with ``spread`` (outputs,),
+        the standard deviations that :func:`spread_of` returns, each number is in units of its own.
         """
         if self is HeadOutputs.NUMBERS:
             change = other - reference
-            return (change if spread is None else change / spread).square().mean(dim=-1)
+            if spread is not None:
+                change = change / spread
+            return change.square().mean(dim=-1)
         if self is HeadOutputs.CHOICE:
             return _divergence(reference.log_softmax(dim=-1), other.log_softmax(dim=-1))
         return _divergence(_label_and_not(reference), _label_and_not(other)).sum(dim=-1)
@@ -56,15 +59,16 @@ class HeadOutputs(Enum):
     def coordinates(self, logits: Tensor, spread: Tensor | None = None) -> Tensor:
         """Return vectors (..., d) whose half squared distance is :meth:`distance`, to second order.
 
-        Twice the root of every probability (a label has two: that it holds, and that it does not),
-        since KL(p || p + dp) = sum of dp^2 / 2p up to terms of third order.
+        For probabilities, twice the root of each (a label has two: that it holds, and that it does
+        not), since KL(p || p + dp) = sum of dp^2 / 2p up to terms of third order.
         """
         if self is HeadOutputs.NUMBERS:
             scaled = logits if spread is None else logits / spread
-            return scaled * math.sqrt(2 / logits.shape[-1])
+            n_outputs = logits.shape[-1]
+            return scaled * math.sqrt(2 / n_outputs)  # half of its square is then the mean square
         if self is HeadOutputs.CHOICE:
             return 2 * (logits.log_softmax(dim=-1) / 2).exp()
-        return 2 * (_label_and_not(logits) / 2).exp().flatten(-2)
+        return 2 * (_label_and_not(logits) / 2).exp().flatten(-2)  # (..., labels * 2)
 
 
 def _divergence(reference: Tensor, other: Tensor) -> Tensor:
@@ -108,7 +112,11 @@ def head_outputs(loaded: LoadedModel) -> HeadOutputs:
 
 
 def activation_of(settings: Mapping[str, Any]) -> str:
-    """Return the class that CrossEncoder puts after logits, by a config; Identity by default."""
+    """Return the class of the activation that CrossEncoder puts after a model's logits.
+
+    ``settings`` are those of config.json, such as ``{"sentence_transformers": {"activation_fn":
+    "torch.nn.modules.activation.Sigmoid"}}`` -> ``Sigmoid``. By default ``Identity``.
+    """
     stated = settings.get("sbert_ce_default_activation_function")
     newer = settings.get("sentence_transformers")
     if isinstance(newer, Mapping):
@@ -117,9 +125,11 @@ def activation_of(settings: Mapping[str, Any]) -> str:
 
 
 def gives_one_score(loaded: LoadedModel) -> bool:
-    """Whether the model is a cross-encoder: a head of one output that texts are read together for.
+    """Whether the model is a cross-encoder: it reads two texts together and gives them one score.
 
-    Not where its folder, or the user, says how a text is embedded: then embeddings are meant.
+    A model whose folder, or whose user, says how a text is embedded is none: it is used for its
+    embeddings.
     """
-    one = loaded.task_head == "classification" and loaded.network.config.num_labels == 1
-    return one and loaded.pooling.origin == "default" and not loaded.encoder_decoder
+    has_one_output = loaded.task_head == "classification" and loaded.network.config.num_labels == 1
+    no_pooling_stated = loaded.pooling.origin == "default"
+    return has_one_output and no_pooling_stated and not loaded.encoder_decoder

@@ -1,4 +1,7 @@
-"""Hooks and exchanged forwards that are sure to be undone when a block ends, and what they see."""
+"""Hooks and exchanged forwards that are sure to be undone when a block ends.
+
+Besides, small helpers for the values that hooks are given: ``first_tensor`` and ``with_first``.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 @contextmanager
 def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Let modules run other functions in place of their forwards; replacements may be nested."""
+    # A forward in a module's own dictionary goes before that of its class.
     before = {module: vars(module).get("forward") for module in forwards}
     for module, forward in forwards.items():
         vars(module)["forward"] = forward
@@ -39,7 +43,11 @@ def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Itera
 
 
 def first_tensor(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
-    """Return the first tensor of a call's arguments, or of what it returns; None without one."""
+    """Return the first tensor of a call's arguments, or of its output; None without one.
+
+    ``(x, mask)`` -> x; ``()`` and ``{"hidden_states": x}`` -> x; an output ``x``, ``(x, bias)`` or
+    ``((x, bias),)`` -> x.
+    """
     values = args if isinstance(args, tuple) else (args,)
     if values and isinstance(values[0], tuple):
         values = values[0]
@@ -49,14 +57,14 @@ def first_tensor(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
 
 
 def with_first(output: Any, state: Any) -> Any:
-    """Exchange the first value of what a layer returned: its state; a bias may follow it."""
+    """Put another state first in what a layer returned: (x, bias) -> (state, bias)."""
     if isinstance(output, dict):
         return {**output, next(iter(output)): state}
     return (state, *output[1:]) if isinstance(output, tuple) else state
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Group items, such as sites that share a module, in order."""
+    """Group items by a key, in order: sites a, b of module m and c of n -> {m: [a, b], n: [c]}."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

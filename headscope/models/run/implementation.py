@@ -1,6 +1,6 @@
-"""Which attention transformers runs in a model: one of its own, or headscope's.
+"""Which attention transformers runs in a model: its own ``eager`` or ``sdpa``, or ``headscope``.
 
-:mod:`headscope.models.run.routing` registers headscope's.
+:mod:`headscope.models.run.routing` registers the last of these.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ IMPLEMENTATION = "headscope"  # The name of ours among the attention implementat
 
 
 def own_implementation(model: Any) -> str:
-    """Name the attention that transformers runs by default: ``sdpa`` where the family has it."""
+    """Name the implementation that transformers runs by default: ``sdpa`` for most families."""
     return "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
 
 

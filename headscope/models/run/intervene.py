@@ -1,7 +1,7 @@
 r"""One way to change what a running model computes: ``with intervene(model, z=change): ...``.
 
 =============  ==========================================  =======================================
-site           change                                      what then runs
+keyword        change                                      what then runs
 =============  ==========================================  =======================================
 ``attention``  (site, q, k, v, mask, scale) -> z           a layer's attention; ``ExchangedHeads``
                                                            gives some heads another formula
@@ -10,10 +10,10 @@ site           change                                      what then runs
                d_head)                                     gates: ``z_h = xi_h * pattern_h v_h``
 =============  ==========================================  =======================================
 
-*Where.* At every site of ``model.sites``: of the stack that a view shows, or of encoder, decoder
-and cross-attention in this order; a change tells them apart by ``site.stack`` and ``site.row``.
-Our attention runs in the other stacks too, unchanged. A module that serves several layers (ALBERT)
-is a site in each.
+*Where.* At every site (a layer of attention) in ``model.sites``: of the stack that a view shows, or
+of encoder, decoder and cross-attention in this order. A change tells them apart by ``site.stack``
+and by ``site.row``, the place of the site in ``model.sites``. Our attention runs in the other
+stacks too, unchanged. A module that serves several layers (ALBERT) is a site in each.
 *Together.* ``z`` is changed after what ``attention`` or ``scores`` make it. Nested interventions on
 one model do not add up: the innermost applies, and the outer one again when it ends.
 *Gradients* flow through the change and the whole model with ``gradients=True``, where the
@@ -47,10 +47,10 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Mechanism, Router, routed
 from headscope.models.run.site_hooks import watch_inputs
 
-#: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
+#: Runs one batch as :meth:`LoadedModel.run` does: last hidden state and logits.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
-#: What takes the place of removed heads, by the row of their site: (n_heads, d_head) such as a mean
-#: over texts, or (batch or 1, n_heads, pos, d_head).
+#: z that takes the place of removed heads, by the row of their site: (n_heads, d_head) such as a
+#: mean over texts, or (batch or 1, n_heads, pos, d_head).
 Means = Mapping[int, Tensor]
 #: Turns (site, z) into another z, (batch, n_heads, pos, d_head).
 ChangeOfZ = Callable[[AttentionSite, Tensor], Tensor]
@@ -65,11 +65,15 @@ def intervene(
     z: ChangeOfZ | None = None,
     gradients: bool = False,
 ) -> Iterator[Router]:
-    """Run ``loaded`` through our attention, changed; yields the router that counts its calls."""
+    """Run ``loaded`` through our attention, changed by one keyword or more of the table above.
+
+    Yields the router, which counts the calls of our attention.
+    """
     with ExitStack() as stack:
         if scores is not None:
-            attention = factored = FactoredScores(loaded, scores)
+            factored = FactoredScores(loaded, scores)
             stack.enter_context(watch_inputs(loaded.sites, factored.keep_inputs))
+            attention = factored
         router = Router(
             loaded.sites,
             unmeasured_sites=loaded.unmeasured_sites,
@@ -84,7 +88,7 @@ def intervene(
 def _mechanism(
     attention: Mechanism | None, change_z: ChangeOfZ | None, gradients: bool
 ) -> Mechanism | None:
-    """Return what runs in place of our attention; None where nothing does."""
+    """Return what runs in place of our attention; None where nothing is to be changed."""
     if attention is None and change_z is None and not gradients:
         return None
     make_z: Mechanism
@@ -108,7 +112,7 @@ def _mechanism(
 def _in_one_piece(
     site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
 ) -> Tensor:
-    """Attend as autograd can follow it, with the whole pattern in memory."""
+    """Attend as autograd can follow: with the whole pattern in memory, not chunk by chunk."""
     return attention_pattern(q, k, scale=scale, mask=mask) @ v
 
 
@@ -136,10 +140,11 @@ def gated(
     gradients: bool = False,
     means: Means | None = None,
 ) -> Iterator[Run]:
-    """Yield a function that runs ``loaded`` and its task head with gated heads, called as ``run``.
+    """Yield a function that runs ``loaded`` with gates on its heads, as ``loaded.run`` would.
 
-    A gate of zero removes a head, its b_V included, or leaves its mean behind; b_O stays. Every
-    pass is checked to run our attention once at every site.
+    A gate of zero removes a head, its b_V included, or leaves its mean behind; b_O stays. Without
+    ``gates`` the model runs unchanged. Every pass is checked to run our attention once at every
+    site.
     """
 
     def gate_site(site: AttentionSite, z: Tensor) -> Tensor:
@@ -158,13 +163,16 @@ def gated(
 def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = None) -> Tensor:
     """Mix a site's z (batch, n_heads, pos, d_head) with zeros or means: all z where a gate is one.
 
-    Gates are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos),
-    where ``pos`` has room for the queries of every stack: one backward pass then gives every
-    derivative that a score of heads is made of, d loss_i / d xi_h of each example i, say.
+    ``gates`` are those of all sites: (n_layers, n_heads), or with one for each example (batch,
+    n_layers, n_heads), or for each position besides (batch, n_layers, n_heads, pos), where ``pos``
+    is that of the longest sequence. With gates for each example i, one backward pass gives the
+    derivative d loss_i / d xi_h of every example and head.
     """
     if gates.dim() < 4:  # one gate for all positions
         gates = gates[..., None]
-    site_gates = gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
+    n_queries = z.shape[2]
+    site_gates = gates[..., site.row, : site.n_heads, :n_queries]  # (..., heads, queries or 1)
+    site_gates = site_gates[..., None].to(z)  # one gate for all of d_head
     if means is None:
         return z * site_gates
     mean = means[site.row].to(z)
@@ -174,7 +182,10 @@ def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = No
 
 
 def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:
-    """Group rows whose sites run one and the same module (ALBERT): their heads go together."""
+    """Group the rows of sites that share a module: a head is removed from all of them or none.
+
+    BERT with three layers: ((0,), (1,), (2,)); ALBERT: ((0, 1, 2),).
+    """
     groups = grouped(sites, lambda site: site.module).values()
     return tuple(tuple(site.row for site in group) for group in groups)
 
@@ -187,10 +198,11 @@ def sums_of_z(
     batches: Iterable[tuple[Padded, Mapping[str, Sequence[Tensor]]]],
     kinds: int = 1,
 ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """Add up every head's z over positions of each of so many kinds, in the unchanged model.
+    """Add up every head's z over the positions of each of ``kinds`` kinds, in the unchanged model.
 
-    Each batch comes with a mask (batch, query_pos) of every kind, by stack. Returns sums (kinds,
-    n_heads, d_head) and counts (kinds,), float64 on the CPU, by row of the site.
+    Kinds may be content tokens and special tokens, say: each batch (token ids and masks) comes with
+    a mask (batch, query_pos) of every kind, listed under the name of each stack. Returns sums
+    (kinds, n_heads, d_head) and counts (kinds,), float64 on the CPU, by row of the site.
     """
     sums: dict[int, Tensor] = {}
     counts: dict[int, Tensor] = {}
@@ -209,6 +221,6 @@ def sums_of_z(
     with intervene(loaded, z=add) as router:
         run: Run = loaded.run
         for batch, batch_masks in batches:
-            masks = batch_masks  # which ``add`` reads in this batch's pass
+            masks = batch_masks  # read by ``add`` in this batch's pass
             router.run(partial(run, *batch.inputs, **batch.decoder_inputs))
     return sums, counts

@@ -1,7 +1,9 @@
 """A model that is ready to be measured: network, tokenizer, attention sites, origin.
 
 :func:`headscope.load` makes one of a checkpoint, :func:`~headscope.models.run.wrapping.wrap` one of
-a network in memory.
+a network in memory. A *site* is one layer of attention in one *stack*: ``encoder``, ``decoder``, or
+``cross`` for the decoder's attention to the encoder. A *view* of a model is the same network with
+the sites of one stack.
 """
 
 from __future__ import annotations
@@ -44,25 +46,24 @@ class LoadedModel:
     #: The base model with its task head around it, or the base model itself where there is none.
     network: Any = field(repr=False)
     tokenizer: Any  # A fast one; None where the folder has none and the caller allowed it
-    #: Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
-    sites: tuple[AttentionSite, ...]
-    task_head: str | None  # One of TASK_HEADS (models/run/task_heads.py), or None
-    dtype: str  # Of its weights, as torch spells them.
-    device: str
+    sites: tuple[AttentionSite, ...]  # Of all stacks, or of one in a view
+    task_head: str | None  # Such as ``mlm``: a name of TASK_HEADS (models/run/task_heads.py)
+    dtype: str  # The type of its weights in memory, such as ``float32``
+    device: str  # Such as ``cpu`` or ``cuda:0``
     revision: str | None = None  # The hub's commit, where it is known
-    #: The weights as they were read; None for a model that was handed over in memory.
+    #: Checksums of the weights as they were read; None for a model that was handed over in memory.
     file: FileWeights | None = field(default=None, repr=False)
-    #: For a copy without some of its heads: id, revision and weights_sha256 of what it was made
-    #: from.
+    #: For a copy without some of its heads: id, revision and weights_sha256 of the model that it
+    #: was cut from.
     origin: dict[str, Any] | None = field(default=None, repr=False)
-    #: Floating-point type of the checkpoint's file, where it is known.
+    #: The type of the weights in the checkpoint's file, where it is known.
     stored_dtype: str | None = None
-    #: The last certificate and what it was made on; see
-    #: :mod:`headscope.models.certificate.certificate`.
+    #: The last proof that our attention is the model's, read and written by
+    #: :mod:`headscope.models.certificate.certificate` alone.
     certificate: object = field(default=None, repr=False)
     #: For a view of one stack: the model that it is a view of.
     view_of: LoadedModel | None = field(default=None, repr=False)
-    #: The folder it was read from, or that of the model it was cut from; None for one that was
+    #: The folder that it, or the model that it was cut from, was read from; None for one that was
     #: handed over in memory.
     folder: Path | None = field(default=None, repr=False)
     #: How its last states become the embedding of a text.
@@ -71,8 +72,8 @@ class LoadedModel:
     head_weights: HeadWeights | None = field(default=None, repr=False)
     #: Sentences about how its checkpoint was read, for every output.
     remarks: tuple[str, ...] = field(default=(), repr=False)
-    #: Whether the tokenizer follows a tokenizer.json that AutoTokenizer and SentenceTransformer
-    #: read otherwise.
+    #: Whether AutoTokenizer and SentenceTransformer, which build the tokenizer of a named class,
+    #: would read some texts otherwise than this tokenizer, which follows tokenizer.json.
     class_reads_otherwise: bool = field(default=False, repr=False)
 
     # --- what it is ---------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class LoadedModel:
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """Which of the stacks encoder, decoder, cross the sites belong to, in this order."""
+        """The stacks of its sites, in the order encoder, decoder, cross."""
         return tuple(dict.fromkeys(site.stack for site in self.sites))
 
     def only(self, stack: str) -> LoadedModel:
@@ -131,7 +132,7 @@ class LoadedModel:
 
     @property
     def with_all_stacks(self) -> LoadedModel:
-        """The model that a view is a view of; a model that is no view itself."""
+        """The whole model: of a view, the one that it was made of; else the model itself."""
         return self.view_of or self
 
     @property
@@ -142,11 +143,14 @@ class LoadedModel:
 
     @property
     def n_layers(self) -> int:
-        """Layers of attention that were seen running, all stacks together."""
+        """Number of layers of attention that were seen running, all stacks together."""
         return len(self.sites)
 
     def layers_stated(self) -> int:
-        """Layers of attention that the configuration states, all stacks together."""
+        """Return the number of layers of attention that the configuration states.
+
+        All stacks together: a BART of 6 encoder and 6 decoder layers has 18.
+        """
         config = self.model.config
         layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
         if not self.encoder_decoder:
@@ -168,7 +172,7 @@ class LoadedModel:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the input embedding."""
+        """Number of tokens that the input embedding has a row for."""
         return int(self.model.get_input_embeddings().num_embeddings)
 
     @property
@@ -200,17 +204,17 @@ class LoadedModel:
 
     @cached_property
     def token_types(self) -> TokenTypes:
-        """Which token types it is given."""
+        """The token types (segment ids) that the model is given beside its token ids."""
         return token_types(self, self.model)
 
     @cached_property
     def languages(self) -> Languages | None:
-        """The languages that it reads and writes; None unless it is told them by codes."""
+        """The languages that it reads and writes; None unless codes in its input name them."""
         return languages_of(self.tokenizer) if self.encoder_decoder else None
 
     @property
     def unreadable(self) -> str | None:
-        """Why no text can be read, if so."""
+        """A sentence on why no text can be read, its language not being known; else None."""
         if self.languages is None or self.languages.source is not None:
             return None
         return _ask_for_languages(self, self.languages, {"source_language": self.languages.source})
@@ -237,8 +241,8 @@ class LoadedModel:
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
         )
-        network = self.model.get_encoder() if encoder_only else self.model
-        return last_state(network, inputs)
+        base = self.model.get_encoder() if encoder_only else self.model
+        return last_state(base, inputs)
 
     def run(
         self,
@@ -298,26 +302,28 @@ def origin_of(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def ends_of(loaded: LoadedModel) -> Ends:
-    """Return the tokens with which a model's targets start and end."""
+    """Return the special tokens at the ends of what a model's decoder reads and writes."""
     if loaded.start_id is None:
         raise InputError(
             f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
             "one, such as Marian, BART or T5."
         )
     languages = loaded.languages
-    first = None
+    language_code = None
     if languages is not None:
         if languages.target is None:
             options = {"source_language": languages.source, "target_language": languages.target}
             raise InputError(_ask_for_languages(loaded, languages, options))
-        first = languages.codes[languages.target]
-    if first == loaded.start_id:  # the decoder of an mBART starts with the code of the language
-        first = None
-    return Ends(loaded.start_id, _stop_id(loaded), first)
+        language_code = languages.codes[languages.target]
+    if (
+        language_code == loaded.start_id
+    ):  # the decoder of an mBART starts with it: read, not written
+        language_code = None
+    return Ends(start=loaded.start_id, stop=_stop_id(loaded), first=language_code)
 
 
 def _stop_id(loaded: LoadedModel) -> int:
-    """Return the token that ends a target, by the configuration of the model or of its writing."""
+    """Return the token that ends a target, by config.json or else by generation_config.json."""
     network = loaded.network
     for settings in (network.config, getattr(network, "generation_config", None)):
         stop = getattr(settings, "eos_token_id", None)
@@ -334,9 +340,10 @@ def _stop_id(loaded: LoadedModel) -> int:
 def _ask_for_languages(
     loaded: LoadedModel, languages: Languages, named: Mapping[str, str | None]
 ) -> str:
-    """Ask for the languages that neither files nor options name.
+    """Return the sentence that asks for the languages that neither files nor options name.
 
-    ``named`` has the options that are needed, each with the language that it has, or None.
+    ``named`` has the options that are needed, each with its language, or None to be asked for:
+    {"source_language": "eng_Latn", "target_language": None}.
     """
     options = " and ".join(option for option, language in named.items() if language is None)
     usual = [code for code in languages.codes if code.strip("_").startswith(("en", "fr"))]
@@ -348,7 +355,7 @@ def _ask_for_languages(
 
 
 def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
-    """Leave out what the model is not given."""
+    """Leave out the arguments that are None."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 

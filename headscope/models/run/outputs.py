@@ -1,4 +1,7 @@
-"""What a model puts out for a few short texts, and whether another one puts out the same."""
+"""The states and logits of a model on a few short texts, and whether another one has the same.
+
+Every model that is written to a folder is compared so with the model in memory.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,27 @@ from headscope.models.run.loaded import LoadedModel
 
 #: Largest difference of a state or logit, relative to the largest if that exceeds 1.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
-#: Read by every model that is written; of different lengths, so that there is padding.
+#: Of different lengths, so that there is padding.
 TEXTS = (
     "The committee will publish its report on the new bridge in March.",
     "He said that nobody had seen the letters before they were sold.",
     "Rain again.",
 )
-#: Token ids as shares of the vocabulary, where a model has no tokenizer.
-_IDS = ((0.9, 0.1, 0.5, 0.3, 0.7, 0.2), (0.4, 0.6, 0.8), (0.25,))
+#: For a model without a tokenizer: token ids as shares of its vocabulary.
+_SHARES = ((0.9, 0.1, 0.5, 0.3, 0.7, 0.2), (0.4, 0.6, 0.8), (0.25,))
 _LONGEST = 32  # Most tokens that are read of a text.
 
 
-def outputs(loaded: LoadedModel, rows: Sequence[Sequence[int]] = ()) -> list[Tensor]:
-    """Return states and logits of real positions, in float64 on the CPU.
+def outputs(loaded: LoadedModel) -> list[Tensor]:
+    """Return last states and logits at all tokens of the texts, in float64 on the CPU.
 
-    ``rows`` are token ids, of a few texts by default; a decoder reads them in another order.
+    A decoder reads the texts in the reverse order.
     """
-    if not rows and loaded.tokenizer is not None:
+    if loaded.tokenizer is not None:
         rows = [ids[:_LONGEST] for ids in loaded.tokenizer(list(TEXTS))["input_ids"]]
-    elif not rows:
-        rows = [[int(share * loaded.vocab_size) for share in row] for row in _IDS]
-    rows = [row[: loaded.max_length - 1] for row in rows]
+    else:
+        rows = [[int(share * loaded.vocab_size) for share in shares] for shares in _SHARES]
+    rows = [row[: loaded.max_length - 1] for row in rows]  # a decoder reads one token more
     ids, mask = loaded.pad(rows)
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
     real = mask.bool()
@@ -63,7 +66,7 @@ def agree(expected: Sequence[Tensor], actual: Sequence[Tensor], limit: float) ->
 def computes_the_same(loaded: LoadedModel, network: Any) -> bool:
     """Whether another network gives the states and logits of a model on a few texts."""
     network = network.to(loaded.device).eval()
-    base = getattr(network, "base_model", network)
+    base = getattr(network, "base_model", network)  # without its task head
     other = dataclasses.replace(loaded, model=base, network=network, sites=())
     return agree(outputs(loaded), outputs(other), TOLERANCES[loaded.dtype])
 

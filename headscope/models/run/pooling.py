@@ -1,9 +1,9 @@
 """How a model's last states become the embedding of a text: pooled, and mapped step by step.
 
-Every function that pools takes ``hidden`` (batch, pos, d) and ``real`` (batch, pos), which is 0 or
-False at padding, and returns (batch, d). Half-precision states are summed in float32. A sequence
-needs one real token or more. :class:`Pooling` says which of them a model uses, and what steps
-follow.
+:class:`Pooling` says which of the functions here a model uses, and what steps follow. Every
+function that pools takes ``hidden`` (batch, pos, d), the last states, and ``real`` (batch, pos), 0
+or False at padding, and returns (batch, d). Half-precision states are summed in float32. A sequence
+needs one real token or more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headscope.core.widest import exact
 
 
 def wide(values: Tensor) -> Tensor:
-    """Give half-precision numbers enough digits for sums and logarithms."""
+    """Turn half-precision numbers into float32, for sums and logarithms; leave others."""
     return values.float() if values.dtype.itemsize < 4 else values
 
 
@@ -49,8 +49,10 @@ def cls_pooled(hidden: Tensor, real: Tensor) -> Tensor:
 
 def last_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     """Return the state of the last real token, wherever the padding is."""
-    behind = real.to(torch.int32).flip(1).argmax(dim=1)  # positions behind the last real token
-    return _state_at(hidden, hidden.shape[1] - 1 - behind)
+    # argmax finds the first 1: real 1 1 1 0 0, flipped 0 0 1 1 1, has two of padding behind.
+    n_behind = real.to(torch.int32).flip(1).argmax(dim=1)
+    last_position = hidden.shape[1] - 1
+    return _state_at(hidden, last_position - n_behind)
 
 
 def max_pooled(hidden: Tensor, real: Tensor) -> Tensor:
@@ -66,7 +68,8 @@ def weighted_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     Muennighoff 2022, arXiv:2202.08904.
     """
     states = wide(hidden)
-    weight = (real.to(states.dtype).cumsum(dim=1) * real)[..., None]
+    numbers = real.to(states.dtype).cumsum(dim=1)  # real 0 1 1 1 0 -> 0 1 2 3 3
+    weight = (numbers * real)[..., None]  # -> 0 1 2 3 0
     return (states * weight).sum(1) / weight.sum(1)
 
 
@@ -78,7 +81,7 @@ def _sum_and_count(hidden: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _state_at(hidden: Tensor, position: Tensor) -> Tensor:
-    """Pick one position of each sequence."""
+    """Pick the state at one ``position`` (batch,) of each sequence: (batch, d)."""
     index = position[:, None, None].expand(-1, 1, hidden.shape[-1])
     return wide(hidden).gather(1, index)[:, 0]
 
@@ -114,12 +117,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """activation(x W^T + b), with x or R x added where it is residual."""
+    """activation(x W^T + b), plus x or x R^T where it is residual."""
 
-    weight: Tensor  # (out, in): W
-    bias: Tensor | None = None  # (out,): b
+    weight: Tensor  # W (out, in)
+    bias: Tensor | None = None  # b (out,)
     activation: str = "Tanh"  # A name of :data:`ACTIVATIONS`
-    residual: bool | Tensor = False  # (out, in): whether x is added, or R
+    residual: bool | Tensor = False  # True to add x, or R (out, in) to add x R^T
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, in) to (batch, out), in the type and on the device of ``x``."""
@@ -183,16 +186,17 @@ class Truncate:
 class Pooling:
     """How a model's last hidden states become one embedding for each text."""
 
-    #: Names of :data:`MODES`; what several give is concatenated.
+    #: Names of :data:`MODES`; the vectors of several modes are concatenated.
     modes: tuple[str, ...] = ("mean",)
     steps: tuple[Step, ...] = ()  # Run one after the other on what was pooled
-    #: ``modules.json`` (the model's folder says it), ``option`` (the user does) or ``default``.
+    #: Who says so: ``modules.json`` of the model's folder, ``option`` (the user) or ``default``.
     origin: str = "default"
     prompt: str = ""  # Put before every text that is embedded
     #: Tokens, special ones included, at which SentenceTransformer cuts a text of this model;
     #: headscope cuts none.
     max_length: int | None = None
-    #: Tokens at the beginning that are read and not pooled: those of a prompt that is left out.
+    #: How many tokens at the beginning are read and not pooled: those of a prompt, where the folder
+    #: says that its states do not count.
     skipped: int = 0
     #: Sentences about settings of the model's folder that headscope does not use.
     notes: tuple[str, ...] = field(default=(), repr=False)
@@ -210,7 +214,8 @@ class Pooling:
         """
         self.check()
         if self.skipped:
-            real = real.bool() & (real.cumsum(dim=1) > self.skipped)
+            token_number = real.cumsum(dim=1)  # from 1
+            real = real.bool() & (token_number > self.skipped)
         pooled = torch.cat([MODES[mode](hidden, real) for mode in self.modes], dim=-1)
         for step in self.steps:
             pooled = step(pooled)
@@ -249,6 +254,7 @@ def cosine(embeddings: Tensor, references: Tensor, *, precise: bool = True) -> T
     if precise:
         embeddings = exact(embeddings)
         references = exact(references)
+    # Detached: which rows are zero is no matter of gradients.
     both_zero = ~(embeddings.detach().any(dim=-1) | references.detach().any(dim=-1))
     similarity = torch.cosine_similarity(embeddings, references, dim=-1)
     return similarity.masked_fill(both_zero, 1.0)

@@ -1,4 +1,7 @@
-"""The batches that a certificate is made on: short sentences with padding, and a long one."""
+"""The batches on which a certificate proves that our attention is the model's.
+
+Short sentences with padding, on either side, and a long text without. :func:`probes` makes them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Probe:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """What the model is called with."""
+        """All tensors by the names of the model's arguments, without those that are None."""
         names = [field.name for field in fields(self) if field.name != "name"]
         tensors = {name: getattr(self, name) for name in names}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -69,8 +72,11 @@ def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
     The long one goes beyond every sliding window, where the model has room for that. A decoder
     reads the next sentence's tokens, so that the lengths differ.
     """
-    windows = [site.window for site in loaded.sites if site.window is not None]
-    longest = min(max([LONG, *(3 * window for window in windows)]), loaded.max_length)
+    longest = LONG
+    for site in loaded.sites:
+        if site.window is not None:
+            longest = max(longest, 3 * site.window)
+    longest = min(longest, loaded.max_length)
     if loaded.tokenizer is None:
         *short, long = _random_sequences(loaded, longest)
     else:
@@ -102,7 +108,8 @@ def _random_sequences(loaded: LoadedModel, longest: int) -> list[list[int]]:
 
 def _sentences(loaded: LoadedModel, longest: int) -> list[list[int]]:
     """Read the token ids of a few short sentences and of a text of about ``longest`` tokens."""
-    texts = [*_TEXTS, " ".join(_TEXTS * (longest // 50))]
+    long_text = " ".join(_TEXTS * (longest // 50))  # _TEXTS have about fifty tokens
+    texts = [*_TEXTS, long_text]
     try:
         encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
     except Exception as error:  # tokenizers raises no more special kind
@@ -110,27 +117,29 @@ def _sentences(loaded: LoadedModel, longest: int) -> list[list[int]]:
     sequences = [list(ids) for ids in encoded["input_ids"]]
     long = sequences[-1]
     if len(long) > longest:
-        sequences[-1] = [*long[: longest - 1], long[-1]]
+        last_token = long[-1]  # special, in most families
+        sequences[-1] = [*long[: longest - 1], last_token]
     return sequences
 
 
 def _probe(loaded: LoadedModel, name: str, sequences: list[list[int]]) -> Probe:
     """Pad sequences to a batch.
 
-    A decoder reads the sequence after each one, and with the last one the beginning of the first.
+    Where the encoder reads sequences a, b and c, the decoder reads b, c and three quarters of a.
     """
     ids, mask = loaded.pad(sequences)
     if loaded.start_id is None:
         return Probe(name, ids, mask)
     first = sequences[0]
-    targets = [*sequences[1:], first[: max(1, len(first) * 3 // 4)]]
+    most_of_first = first[: max(1, len(first) * 3 // 4)]
+    targets = [*sequences[1:], most_of_first]
     started = [[loaded.start_id, *target][: loaded.max_length] for target in targets]
     decoder_ids, decoder_mask = loaded.pad(started)
     return Probe(name, ids, mask, decoder_ids, decoder_mask)
 
 
 def _left_padded(padded: Probe) -> Probe:
-    """Move the padding of a batch before its sequences."""
+    """Move the padding of a batch before its sequences: tokens a b 0 0 -> 0 0 a b."""
     ids = padded.input_ids.clone()
     mask = padded.attention_mask.clone()
     for row, n_tokens in enumerate(padded.attention_mask.sum(1).tolist()):

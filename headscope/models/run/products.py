@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from headscope.models.run.hooks import replaced_forwards
 
-#: oneDNN's linear map: (x, W, b, and three settings of what follows it) to x W^T + b.
+#: oneDNN's linear map, called through :func:`_multiply`.
 Product = Callable[..., Tensor]
 
 # torch and oneDNN keep a compiled product for each of the last 1,024 shapes, about half a megabyte
@@ -37,6 +37,8 @@ os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 
+# --- in a measured pass ---------------------------------------------------------------------------
+
 #: Bytes of weights that are kept in oneDNN's own order, at most: they are held twice then.
 MOST_PACKED = 1 << 28
 
@@ -45,16 +47,17 @@ MOST_PACKED = 1 << 28
 def fast_products(model: nn.Module, *, training: bool = False) -> Iterator[None]:
     """Let float32 linear maps on a CPU run through oneDNN while the block runs.
 
-    Where autograd records, maps whose weights are frozen do, and with ``training`` all of them, in
-    the backward pass too. Does nothing where torch lacks the operation, on other devices and for
-    other dtypes. An outer block around many short ones serves them all, so weights are brought into
-    oneDNN's order only once.
+    Maps whose weights are to be trained keep torch's product, unless ``training``: then their
+    backward pass runs through oneDNN too. Nothing changes where torch lacks the operation, on other
+    devices and for other dtypes. An outer block around many short ones serves them all, so weights
+    are brought into oneDNN's order only once.
     """
     product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if product is None:
         yield
         return
     linears = [module for module in model.modules() if _is_plain_float32(module)]
+    # Brings a weight into oneDNN's own order of memory, which saves doing so in every product.
     pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
     if training or sum(linear.weight.nbytes for linear in linears) > MOST_PACKED:
         pack = None
@@ -65,16 +68,36 @@ def fast_products(model: nn.Module, *, training: bool = False) -> Iterator[None]
         yield
 
 
+def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
+    return (
+        type(module) is nn.Linear
+        and "forward" not in vars(module)  # nobody else has exchanged its forward
+        and module.weight.dtype == torch.float32
+        and module.weight.device.type == "cpu"
+        and module.weight.numel() > 0  # a layer without heads: oneDNN refuses it
+    )
+
+
+def _multiply(product: Product, x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
+    """Return ``x W^T + b``."""
+    return product(x, W, b, "none", [], "")  # followed by no activation, with no arguments of one
+
+
+#: A state of a weight: the identity of its tensor, its address, and torch's count of its changes in
+#: place. Equal as long as the weight has not been changed.
+_WeightState = tuple[int, int, int]
+
+
 @dataclass(frozen=True, eq=False)
 class _Packed:
-    """A weight, held so that its address stays its own, and the same in oneDNN's order."""
+    """A weight in oneDNN's order."""
 
-    weight: Tensor
+    weight: Tensor  # In torch's order; held, so that no other tensor gets its identity and address
     ordered: Tensor
 
 
-#: Weights in oneDNN's order: threads that run copies of one model's modules share them.
-_in_use = WeakValueDictionary[tuple[int, int, int], _Packed]()
+#: Threads that run copies of one model's modules share what one of them has packed.
+_in_use = WeakValueDictionary[_WeightState, _Packed]()
 _packing = Lock()
 
 
@@ -92,33 +115,38 @@ class _FastLinear:
         self._product = product
         self._pack = pack
         self._training = training
-        self._packed: _Packed | None = None
-        self._seen: tuple[int, int, int] | None = None  # What the weight was when it last ran.
+        self._last_state: _WeightState | None = None  # Of the weight, when it was last used
+        self._packed: _Packed | None = None  # The weight in that state; made in its second use
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Multiply."""
+        """Return ``x W^T + b``, by whichever product autograd allows."""
         weight = self._linear.weight
         bias = self._linear.bias
         records = torch.is_grad_enabled()
-        trained = records and weight.requires_grad
-        if trained and not self._training:
+        weight_is_trained = records and weight.requires_grad
+        needs_gradient = weight_is_trained or (records and x.requires_grad)
+        if weight_is_trained and not self._training:
             return functional.linear(x, weight, bias)
-        if not trained and not (records and x.requires_grad):
-            return self._product(x, self._weight(x), bias, "none", [], "")
+        if not needs_gradient:
+            return _multiply(self._product, x, self._weight_for(x), bias)
         out: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, self._product, weight, bias, trained
+            x, self._product, weight, bias, weight_is_trained
         )
         return out
 
-    def _weight(self, x: Tensor) -> Tensor:
-        """Return the weight, from its second use on in oneDNN's own order: the same products."""
+    def _weight_for(self, x: Tensor) -> Tensor:
+        """Return the weight, from its second use on in oneDNN's order: the products are the same.
+
+        A weight that is used once would not repay the reordering.
+        """
         weight = self._linear.weight
         # With a single row, oneDNN would sum in another order than with the plain weight.
-        if self._pack is None or x.numel() == x.shape[-1] or weight.is_inference():
+        single_row = x.numel() == x.shape[-1]
+        if self._pack is None or single_row or weight.is_inference():
             return weight
         state = (id(weight), weight.data_ptr(), weight._version)
-        if state != self._seen:
-            self._seen = state
+        if state != self._last_state:
+            self._last_state = state
             self._packed = None
             return weight
         if self._packed is None:
@@ -129,7 +157,10 @@ class _FastLinear:
 
 
 class _Product(torch.autograd.Function):
-    """``x W^T + b`` with gradients for x and, where they are trained, for W and b."""
+    """``x W^T + b`` with gradients for x and, where they are ``trained``, for W and b.
+
+    x is (..., n_in), W (n_out, n_in) and b (n_out,).
+    """
 
     @staticmethod
     def forward(
@@ -141,44 +172,40 @@ class _Product(torch.autograd.Function):
         trained: bool,
     ) -> Tensor:
         ctx.product = product
-        ctx.frozen = None if trained else W
+        ctx.frozen_weight = None if trained else W
         if trained:
             ctx.save_for_backward(x, W)
-        return product(x, W, b, "none", [], "")
+        return _multiply(product, x, W, b)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Multiply the gradient by W for x, and by x for W."""
-        g = grads[0].contiguous()
-        if ctx.frozen is not None:
-            d_x = ctx.product(g, ctx.frozen.t(), None, "none", [], "")
+        """Return the gradients for (x, product, W, b, trained)."""
+        d_out = grads[0].contiguous()  # (..., n_out)
+        if ctx.frozen_weight is not None:
+            d_x = _multiply(ctx.product, d_out, ctx.frozen_weight.t(), None)
             return d_x, None, None, None, None
         x, W = ctx.saved_tensors
-        rows = g.flatten(0, -2)
-        x = x.flatten(0, -2)
-        d_x = ctx.product(g, W.t(), None, "none", [], "")
-        d_W = ctx.product(rows.t().contiguous(), x.t().contiguous(), None, "none", [], "")
-        d_b = rows.sum(dim=0) if ctx.needs_input_grad[3] else None
+        d_x = _multiply(ctx.product, d_out, W.t(), None)  # d_out W
+
+        # One row for each token of the batch.
+        d_out_rows = d_out.flatten(0, -2)  # (tokens, n_out)
+        columns_of_x = x.flatten(0, -2).t().contiguous()  # (n_in, tokens)
+        d_W = _multiply(ctx.product, d_out_rows.t().contiguous(), columns_of_x, None)  # d_out^T x
+        bias_is_trained = ctx.needs_input_grad[3]
+        d_b = d_out_rows.sum(dim=0) if bias_is_trained else None
         return d_x, None, d_W, d_b, None
 
 
-def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
-    return (
-        type(module) is nn.Linear
-        and "forward" not in vars(module)
-        and module.weight.dtype == torch.float32
-        and module.weight.device.type == "cpu"
-        and module.weight.numel() > 0  # a layer without heads: oneDNN refuses it
-    )
+# --- in a proof -----------------------------------------------------------------------------------
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Multiply float32 in float32 and add half precision up in float32, while the block runs.
 
-    Also a decorator. What the caller had set is set again afterwards, exceptions or not.
+    Also a decorator. The caller's settings are back afterwards, exceptions or not.
     """
-    changed: list[tuple[Any, str, Any]] = []
+    changed: list[tuple[Any, str, Any]] = []  # (owner, attribute, value before)
     try:
         for owner, name, value in _settings_to_change():
             changed.append((owner, name, getattr(owner, name)))
@@ -190,17 +217,22 @@ def full_precision() -> Iterator[None]:
 
 
 def _settings_to_change() -> Iterator[tuple[Any, str, Any]]:
-    """Yield (owner, attribute, value) of each setting that is less exact now.
+    """Yield (owner, attribute, exact value) of each setting that is less exact now.
 
-    The caller makes each before the next one is read. The old way of setting comes first: torch
-    refuses to read it once the new one has said something else.
+    torch has an old and a new way to set the same thing, and refuses to read the old one once the
+    new one says something else: so the old one comes first, and the caller changes each setting
+    before the next is read.
     """
     backends = torch.backends
     all_backends = _AllBackends()
+
+    # The old way.
     if _read(all_backends, "precision") not in (None, "highest"):
         yield all_backends, "precision", "highest"
     if _read(backends.cudnn, "allow_tf32"):
         yield backends.cudnn, "allow_tf32", False
+
+    # The new way, which older versions of torch lack in part.
     owners = [
         backends.cuda.matmul,
         getattr(backends.cudnn, "conv", None),
@@ -210,6 +242,8 @@ def _settings_to_change() -> Iterator[tuple[Any, str, Any]]:
     for owner in owners:
         if _read(owner, "fp32_precision") not in (None, "ieee", "none"):
             yield owner, "fp32_precision", "ieee"
+
+    # Half precision.
     for kind in ("fp16", "bf16"):
         name = f"allow_{kind}_reduced_precision_reduction"
         if _read(backends.cuda.matmul, name):
@@ -225,7 +259,7 @@ def _read(owner: Any, name: str) -> Any:
 
 
 class _AllBackends:
-    """torch's one setting for all backends, as an attribute."""
+    """torch's one setting for all backends: a pair of functions, here as an attribute."""
 
     @property
     def precision(self) -> str:

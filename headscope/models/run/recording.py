@@ -1,14 +1,17 @@
 """What happens inside every attention site in one forward pass, the model's own or ours.
 
-:func:`run_eager` records the model's own attention, :func:`run_ours` the one that measures, and
-:func:`run_sdpa` has nothing but the last states.
+A *site* is a layer of attention, and its *row* its place among the sites of the model. A
+:class:`~headscope.models.run.probes.Probe` is the batch of token ids that the pass reads. The
+certificate compares three passes over one probe: :func:`run_eager` records the model's own
+attention, :func:`run_ours` the one that measures, and :func:`run_sdpa` returns nothing but the last
+states.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -29,7 +32,8 @@ from headscope.models.run.site_hooks import watch_inputs, watch_outputs
 #: Pattern entries of a chunk: fewer than in normal use, so that the long probe is cut into chunks
 #: for every model with more than two heads.
 _CHUNK = 1 << 17
-#: Errors of a layout that was misread: tensors that do not fit, arguments that are not there.
+#: What torch and Python raise where headscope takes a family's attention for another one: tensors
+#: do not fit, or arguments are not there.
 _MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 
@@ -37,44 +41,49 @@ _MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 class SiteRecord:
     """One site in one pass; None for what was not seen."""
 
-    inputs: AttentionInput | None  # What the attention module is called with
-    #: (batch, n_heads, pos, d_head): what is scored: queries and keys with any position in them.
+    inputs: AttentionInput | None  # The tensors and the mask that the module is called with
+    #: (batch, n_heads, pos, d_head): the queries and keys whose products are the scores, with any
+    #: rotation by position already in them.
     q: Tensor | None
     k: Tensor | None
-    #: (batch, pos, n_heads * d_head): what enters W_O: the heads' z, and behind them what a family
-    #: puts beside attention.
+    #: (batch, pos, n_heads * d_head): the input of W_O, every head's z side by side. ConvBERT has
+    #: the outputs of its convolutions behind them.
     z: Tensor | None
-    out: Tensor | None  # (batch, pos, d_model): what leaves W_O
+    out: Tensor | None  # (batch, pos, d_model): the output of W_O
     pattern: Tensor | None  # (batch, n_heads, query_pos, key_pos): after softmax
-    v: Tensor | None = None  # (batch, n_heads, key_pos, d_v): what the pattern mixes
-    #: (batch, n_heads, query_pos, key_pos): what the model's own softmax is given, the mask added;
-    #: kept only where asked for.
+    v: Tensor | None = None  # (batch, n_heads, key_pos, d_v): the values that the pattern mixes
+    #: (batch, n_heads, query_pos, key_pos): the input of the model's own softmax, with the mask
+    #: added; kept by ``run_eager(scores=True)`` only.
     scores: Tensor | None = None
 
 
 @dataclass
 class Recording:
-    """What one forward pass showed at some sites."""
+    """One forward pass, with the tensors of some of its sites."""
 
-    sites: Sequence[AttentionSite]
-    #: By field of SiteRecord and the site's row, what each site showed.
+    sites: Sequence[AttentionSite]  # Those whose tensors are kept
+    #: Tensors by their name in SiteRecord and by the row of their site: ``seen["q"][0]`` is the q
+    #: of the first site.
     seen: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
     #: (batch, pos, d_model): the last hidden state; None where the pass broke off.
     hidden: Tensor | None = None
-    #: How often our attention ran.
+    #: How often our attention ran at each (stack, layer); empty for the model's own attention.
     calls: Mapping[tuple[str, int], int] = field(default_factory=dict)
     masks_seen: int = 0  # Calls of our attention that came with a mask
     failure: str | None = None  # Why the pass broke off, if it did
 
-    def keep(self, name: str, site: AttentionSite, shown: Any) -> None:
-        """Keep what a site showed, if it is one of those that are recorded."""
+    def keep(self, name: str, site: AttentionSite, value: Any) -> None:
+        """Keep one tensor (or the inputs) of a site, if the site is recorded."""
         if site in self.sites:
-            self.seen[name][site.row] = shown
+            self.seen[name][site.row] = value
 
     def site(self, site: AttentionSite) -> SiteRecord:
-        """Return what was seen at one site."""
-        shown = {f.name: self.seen[f.name].get(site.row) for f in fields(SiteRecord)}
-        return SiteRecord(**shown)
+        """Return everything that was kept of one site."""
+        values = {f.name: self.seen[f.name].get(site.row) for f in fields(SiteRecord)}
+        return SiteRecord(**values)
+
+
+# --- the model's own attention --------------------------------------------------------------------
 
 
 def run_eager(
@@ -84,68 +93,81 @@ def run_eager(
     *,
     scores: bool = False,
 ) -> Recording:
-    """Run the model with its own attention that returns patterns; keep its ``scores`` too.
+    """Run the model with its own "eager" attention, and record ``sites`` (by default all).
 
-    Only what ``sites`` show is kept, or what all do.
+    With ``scores`` the inputs of its softmaxes are kept besides.
     """
-    run = Recording(loaded.sites if sites is None else sites)
+    recording = Recording(loaded.sites if sites is None else sites)
     softmaxes = Softmaxes()
 
+    def keep_inputs(site: AttentionSite, inputs: AttentionInput) -> None:
+        recording.keep("inputs", site, inputs)
+
     def keep_pattern(site: AttentionSite, _: object, output: object) -> None:
+        """Keep the softmax that ran last: the site's own, since its module returns just now."""
         if scores:
-            run.keep("scores", site, softmaxes.entered)
+            recording.keep("scores", site, softmaxes.entered)
         pattern = softmaxes.taken()
         if pattern is None and site.n_heads == 0:
             pattern = _empty(site, "pattern", probe)
-        # XLM computes it in float32 whatever the dtype of the model
-        run.keep("pattern", site, None if pattern is None else pattern.to(loaded.model.dtype))
+        if pattern is not None:
+            # XLM computes it in float32 whatever the dtype of the model
+            pattern = pattern.to(loaded.model.dtype)
+        recording.keep("pattern", site, pattern)
 
-    def keep_inputs(site: AttentionSite, inputs: AttentionInput) -> None:
-        run.keep("inputs", site, inputs)
+    with ExitStack() as watching:
+        watching.enter_context(watch_inputs(loaded.sites, keep_inputs))
+        watching.enter_context(watch_outputs(loaded.sites, keep_pattern))
+        watching.enter_context(use_implementation(loaded.model, "eager"))
+        watching.enter_context(torch.no_grad())
+        watching.enter_context(_watch_output_maps(loaded.sites, recording))
+        watching.enter_context(softmaxes)
+        recording.hidden = loaded.forward(**probe.inputs)
+        # After the pass: a caller may count how often the model itself calls its maps.
+        _project_again(recording)
+    return recording
 
-    called = watch_inputs(loaded.sites, keep_inputs)
-    patterns = watch_outputs(loaded.sites, keep_pattern)
-    eager = use_implementation(loaded.model, "eager")
-    with called, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
-        run.hidden = loaded.forward(**probe.inputs)
-        _project_again(run)  # after the pass: a caller may count the model's own calls of the maps
-    return run
 
+def _project_again(recording: Recording) -> None:
+    """Keep q, k and v, computed anew from the inputs that were recorded.
 
-def _project_again(run: Recording) -> None:
-    """Keep q, k and v as the sites' maps and steps make them of the inputs that were seen."""
-    for site in run.sites:
+    A site whose family is misread stays without them, and the certificate says so.
+    """
+    for site in recording.sites:
         with suppress(*_MISREAD):
-            inputs = run.seen["inputs"][site.row]
-            heads = site.as_scored(site.project(inputs), inputs)
-            run.keep("q", site, heads.q)
-            run.keep("k", site, heads.k)
-            run.keep("v", site, heads.v)
+            inputs = recording.seen["inputs"][site.row]
+            projected = site.project(inputs)  # by W_Q, W_K and W_V
+            heads = site.as_scored(projected, inputs)  # normed and rotated as the family does it
+            recording.keep("q", site, heads.q)
+            recording.keep("k", site, heads.k)
+            recording.keep("v", site, heads.v)
 
 
 class Softmaxes(TorchFunctionMode):
-    """Keeps the last softmax over pairs of positions that anything in the block computes.
+    """Keeps the last attention pattern that any code in the block computes with torch's softmax.
 
-    Not every module returns its pattern. Some families round scores or patterns to float32, which a
-    model in float64 is not compared with: here its softmax, and the scores that enter it, stay in
-    float64.
+    Not every module returns its pattern, so the call of softmax itself is intercepted.
+
+    Some families round their scores to float32 before the softmax, or the pattern after it,
+    whatever the dtype of the model. In a float64 model the rounding is undone here: scores and
+    pattern stay in float64, as ours are.
     """
 
-    last: Tensor | None = None
-    entered: Tensor | None = None  # What went into it.
-    #: Some models round their scores to float32 before the softmax, whatever their dtype. In a
-    #: model of float64 that is undone: the last float64 tensor that ``float()`` rounded, and what
-    #: it returned, by which the softmax is recognised that takes it.
+    last: Tensor | None = None  # The last pattern, (batch, n_heads, query_pos, key_pos)
+    entered: Tensor | None = None  # The scores that it was made of
+    #: The last float64 tensor that a model rounded by ``float()``, and the rounded one. A softmax
+    #: that is given the latter takes the former instead.
     _before_rounding: Tensor | None = None
     _rounded: Tensor | None = None
 
     def taken(self) -> Tensor | None:
-        """Return the last softmax and forget it: it must not count for the next module too."""
-        last, self.last = self.last, None
-        return last
+        """Return the last pattern and forget it: it must not count for the next module too."""
+        pattern = self.last
+        self.last = None
+        return pattern
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch; keep what a softmax returns, and what is rounded before it."""
+        """Run a function of torch: torch calls this for every function in the block."""
         name = getattr(func, "__name__", "")
         options = dict(kwargs or {})
         if name == "softmax":
@@ -161,9 +183,9 @@ class Softmaxes(TorchFunctionMode):
         if args and args[0] is self._rounded:
             args = (self._before_rounding, *args[1:])
         if _is_float64(args):
-            options.pop("dtype", None)
+            options.pop("dtype", None)  # softmax(scores, dtype=torch.float32) would round them
         pattern: Tensor = func(*args, **options)
-        if pattern.dim() == 4:
+        if pattern.dim() == 4:  # other softmaxes, such as of a classifier, have fewer axes
             self.last = pattern
             self.entered = args[0] if args else None
         return pattern
@@ -174,80 +196,98 @@ def _is_float64(args: tuple[Any, ...]) -> bool:
     return bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
 
 
+# --- ours -----------------------------------------------------------------------------------------
+
+#: The chunks of one site, by the first example and the first head that each holds.
+_SiteChunks = dict[tuple[int, int], Activations]
+
+
 def run_ours(
     loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite] | None = None
 ) -> Recording:
-    """Run the model through the attention that measures everything else.
+    """Run the model through our attention, as every measurement does, and record ``sites``.
 
-    Only what ``sites`` show is kept, or what all do.
+    By default all sites are recorded. An error of the pass becomes its ``failure``.
     """
     sites = loaded.sites if sites is None else sites
     chunks = _Chunks({site.row for site in sites})
     router = Router(loaded.sites, [chunks], chunk_entries=_CHUNK)
-    run = Recording(sites, calls=router.calls)
+    recording = Recording(sites, calls=router.calls)
     try:
-        with routed(loaded.model, router), _outputs_seen(loaded.sites, run):
-            run.hidden = loaded.forward(**probe.inputs)
+        with routed(loaded.model, router), _watch_output_maps(loaded.sites, recording):
+            recording.hidden = loaded.forward(**probe.inputs)
     except HeadscopeError as error:
-        run.failure = str(error)
+        recording.failure = str(error)
     except _MISREAD as error:
-        run.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
-    run.masks_seen = router.masks_seen
+        recording.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
+    recording.masks_seen = router.masks_seen
     for site in sites:
         site_chunks = chunks.by_site.pop(site.row, {})  # not held twice
         for name in ("pattern", "q", "k", "v"):
-            # A layer that has lost all its heads has nothing to show, and nothing can be missing.
-            no_head = site.n_heads == 0
-            tensor = _empty(site, name, probe) if no_head else _joined(site_chunks, name)
-            run.keep(name, site, tensor)
-    return run
+            if site.n_heads == 0:  # without heads our attention has no chunk to show
+                tensor: Tensor | None = _empty(site, name, probe)
+            else:
+                tensor = _joined(site_chunks, name)
+            recording.keep(name, site, tensor)
+    return recording
 
 
 class _Chunks(SiteObserver):
-    """Keeps what our attention shows at some sites."""
+    """Keeps every chunk (some examples and heads) that our attention computes at some sites.
 
-    def __init__(self, rows: Container[int]) -> None:
-        self._rows = rows
-        #: By the site's row, and then by the first row and head of the chunk.
-        self.by_site: dict[int, dict[tuple[int, int], Activations]] = {}
+    Other observers keep none, for memory: this one sees nothing but a probe.
+    """
 
-    def observe(self, site: Activations) -> None:
-        if site.row in self._rows:
-            self.by_site.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
+    def __init__(self, site_rows: Container[int]) -> None:
+        self._site_rows = site_rows
+        self.by_site: dict[int, _SiteChunks] = {}  # By the row of the site
+
+    def observe(self, chunk: Activations) -> None:
+        if chunk.row in self._site_rows:  # ``row`` is the site's, ``rows`` are the chunk's examples
+            first_example = chunk.rows.start
+            first_head = chunk.heads.start
+            self.by_site.setdefault(chunk.row, {})[first_example, first_head] = chunk
+
+
+def _joined(chunks: _SiteChunks, name: str) -> Tensor | None:
+    """Put the chunks of one site back together: (batch, n_heads, pos, ...); None without any."""
+    if not chunks:
+        return None
+    first_examples = sorted({example for example, _ in chunks})
+    first_heads = sorted({head for _, head in chunks})
+    examples = []
+    for example in first_examples:
+        tensors = [getattr(chunks[example, head], name) for head in first_heads]
+        examples.append(torch.cat(tensors, dim=1))
+    return torch.cat(examples)
+
+
+# --- the last states alone ------------------------------------------------------------------------
 
 
 def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
-    """Return the last hidden state of the model's SDPA run; None where there is none."""
+    """Return the last hidden state of the model's SDPA run; None for a family without SDPA."""
     try:
         with use_implementation(loaded.model, "sdpa"), torch.no_grad():
             return loaded.forward(**probe.inputs)
-    except (ValueError, ImportError):
+    except (ValueError, ImportError):  # what transformers raises where a family has none
         return None
 
 
-def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractContextManager[None]:
-    """Collect what enters and leaves W_O in every site's turn."""
+# --- for both recordings --------------------------------------------------------------------------
+
+
+def _watch_output_maps(
+    sites: Sequence[AttentionSite], recording: Recording
+) -> AbstractContextManager[None]:
+    """Record the input and the output of W_O at every site."""
 
     def keep(site: AttentionSite, z: Tensor, output: Tensor) -> None:
-        run.keep("z", site, site.projections.out.entering(z))
-        run.keep("out", site, site.projections.out.leaving(output))
+        output_map = site.projections.out
+        recording.keep("z", site, output_map.entering(z))  # with axes as in SiteRecord, where the
+        recording.keep("out", site, output_map.leaving(output))  # map is a convolution
 
     return watch_outputs(sites, keep, module_of=lambda site: site.projections.out.module)
-
-
-def _joined(chunks: Mapping[tuple[int, int], Activations], name: str) -> Tensor | None:
-    """Put the chunks of one site back together: (batch, n_heads, pos, ...); None without any.
-
-    ``chunks`` are keyed by their first row and their first head.
-    """
-    if not chunks:
-        return None
-    heads = sorted({head for _, head in chunks})
-    examples = []
-    for row in sorted({row for row, _ in chunks}):
-        tensors = [getattr(chunks[row, head], name) for head in heads]
-        examples.append(torch.cat(tensors, dim=1))
-    return torch.cat(examples)
 
 
 def _empty(site: AttentionSite, name: str, probe: Probe) -> Tensor:

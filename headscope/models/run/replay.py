@@ -1,12 +1,13 @@
-"""Layers before a change need not run again: what they returned is played back.
+"""Layers before a change need not run again: their recorded outputs are played back.
 
-One pass is recorded, and later passes that differ from some site on get the recorded output of
-every layer that had returned before that site ran. :class:`Replay` records and plays back single
-passes; :class:`Rerun` runs versions of a model over many batches.
+To see the effect of removing a head in layer 3, layers 0, 1 and 2 are run once and recorded; every
+later pass takes their outputs from the record and computes from layer 3 on. :class:`Replay` records
+and plays back single passes; :class:`Rerun`, at the end, does so for many batches. A *site* is a
+layer's attention, and its *row* its place among the sites of the model.
 
 A layer is the outermost member of a list of modules that an attention site lies in. Where a model
 keeps its sites in no list, or calls its layers past hooks (SqueezeBERT), nothing is recorded, and
-every pass runs in full. A module that serves several layers (ALBERT) answers each call in its turn.
+every pass runs in full. A module that serves several layers (ALBERT) is recorded once a call.
 """
 
 from __future__ import annotations
@@ -29,36 +30,35 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import current_router
 from headscope.models.run.task_heads import Select
 
-#: Bytes of states that :class:`Rerun` records at most; beyond, every layer runs every time.
-RECORDED = 1 << 28
+#: Bytes of states that :class:`Rerun` records at most; for more, every layer runs every time.
+MOST_RECORDED = 1 << 28
 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """What one call of a layer returned, and which sites had run by then."""
+    """One call of a layer: its output, and which sites had run when it returned."""
 
-    seen: frozenset[tuple[str, int]]  # Sites as (stack, layer)
+    sites_run: frozenset[tuple[str, int]]  # As (stack, layer)
     output: Any
     chained: bool  # Whether the layer was given the very tensor that the call before returned
 
 
 @dataclass
 class Recorded:
-    """One recorded pass."""
+    """One recorded pass; without calls, nothing can be played back."""
 
     calls: list[LayerCall] = field(default_factory=list)  # In their order
 
     def calls_before(self, site: AttentionSite) -> int:
         """Count the layers that had returned before a site ran."""
-        return len([call for call in self.calls if (site.stack, site.layer) not in call.seen])
+        return len([call for call in self.calls if (site.stack, site.layer) not in call.sites_run])
 
     def only_before(self, site: AttentionSite) -> Recorded:
-        """Return what a pass that differs from this site on needs: less memory, for many batches.
+        """Return the calls before a site, holding one state in place of one for each layer.
 
-        A layer that is played back ignores what it is given. Of four layers in a chain that come
-        before the site, only the fourth's output is read, by the layer that runs; those of the
-        first three are handed to layers that ignore them. So the fourth's stands in place of all
-        three, and one state is held.
+        A layer that is played back ignores its input. So of chained layers A, B and C before the
+        site only C's output c is read, by the layer that runs next; A and B may as well "return"
+        it: outputs a, b, c -> c, c, c, and the memory of a and b is free.
         """
         calls = self.calls[: self.calls_before(site)]
         for index in reversed(range(len(calls) - 1)):
@@ -73,13 +73,13 @@ class Recorded:
 class Replay:
     """Records passes of one model, and plays back the layers before a change.
 
-    The model runs through our attention in the block, as in
-    :func:`~headscope.models.run.intervene.intervene`.
+    Both are for use inside a block of :func:`~headscope.models.run.intervene.intervene`, whose
+    router counts the sites that have run.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._sites = loaded.sites
-        self._layers: list[nn.Module] = []
+        self._layers: list[nn.Module] = []  # Those that attention lies in
         for name, layers in layer_lists(loaded.model, loaded.sites).items():
             for index, sites in enumerate(layers):
                 if sites:
@@ -87,46 +87,55 @@ class Replay:
 
     @contextmanager
     def recording(self) -> Iterator[Recorded]:
-        """Keep what the layers return while the block runs one pass."""
+        """Record the outputs of the layers while the block runs one pass."""
         recorded = Recorded()
 
         def keep(_: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-            before = first_tensor(recorded.calls[-1].output) if recorded.calls else None
-            chained = before is not None and first_tensor(args, kwargs) is before
-            recorded.calls.append(LayerCall(frozenset(current_router().calls), output, chained))
+            previous = first_tensor(recorded.calls[-1].output) if recorded.calls else None
+            chained = previous is not None and first_tensor(args, kwargs) is previous
+            sites_run = frozenset(current_router().calls)
+            recorded.calls.append(LayerCall(sites_run, output, chained))
 
         with hooked(layer.register_forward_hook(keep, with_kwargs=True) for layer in self._layers):
             yield recorded
 
     @contextmanager
     def playing(self, recorded: Recorded, row: int, copies: int = 1) -> Iterator[None]:
-        """Play back, for one pass, what the layers before the site of this row returned.
+        """Play back, for one pass, the layers before ``self.sites[row]``.
 
-        The sites in them count as called. The batch must be the recorded one, or so many copies of
-        it, one after the other.
+        The router counts the sites in them as called. The batch must be the recorded one, or
+        ``copies`` of it, one after the other.
         """
-        before = recorded.calls[: recorded.calls_before(self._sites[row])]
-        if not before:
+        calls = recorded.calls[: recorded.calls_before(self._sites[row])]
+        if not calls:
             yield
             return
-        outputs = deque([_repeated(call.output, copies) for call in before])
+        outputs = deque([_repeated(call.output, copies) for call in calls])
 
-        def with_outputs(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def playing_first(forward: Callable[..., Any]) -> Callable[..., Any]:
+            """Return a forward that takes the next recorded output, and computes when none is left.
+
+            All layers share ``outputs``: layers run in the order in which they were recorded.
+            """
+
             def played(*args: Any, **kwargs: Any) -> Any:
                 return outputs.popleft() if outputs else forward(*args, **kwargs)
 
             return played
 
-        forwards = {layer: with_outputs(layer.forward) for layer in self._layers}
-        with current_router().skipping(before[-1].seen), replaced_forwards(forwards):
+        forwards = {layer: playing_first(layer.forward) for layer in self._layers}
+        with current_router().skipping(calls[-1].sites_run), replaced_forwards(forwards):
             yield
 
 
 class Rerun:
-    """Runs versions of a model again and again on the same batches, changed from some site on.
+    """Runs changed versions of a model again and again on the same batches.
 
-    What is played back is first compared, on one batch, with the model itself, bit by bit.
-    ``select`` picks the little that the task head gets in recorded passes.
+    Set :meth:`start_at` to the first site that the next versions change, then run each of them by
+    the function that :meth:`again` returns.
+
+    ``batches`` hold the token ids and masks that the model is called with. ``select`` picks what
+    the task head gets in the recorded passes, whose logits nobody reads: one position, say.
     """
 
     def __init__(
@@ -136,55 +145,71 @@ class Rerun:
         self.batches = list(batches)
         self._select = select
         self._replay = Replay(loaded)
-        self._row = 0
-        self._recorded: dict[int, Recorded] = {}  # By the identity of a batch's token ids
-        table = loaded.model.get_input_embeddings().weight
-        # A layer has a state for each token, and a decoder's layer one for each of its own tokens.
-        tokens = [batch.inputs[0] for batch in self.batches]
-        tokens += [batch.hidden_mask for batch in self.batches if batch.decoder_inputs]
-        n_states = sum(ids.numel() for ids in tokens)
-        self._fits = n_states * table.shape[-1] * table.element_size() <= RECORDED
+        self._first_changed_row = 0
+        #: By the batch's ``input_ids``; a tensor is hashed by its identity, not by its numbers.
+        self._recorded: dict[Tensor, Recorded] = {}
 
     def start_at(self, row: int) -> None:
-        """Continue with versions that equal the model before the site of this row."""
-        self._row = row
+        """Continue with versions that change nothing before the site of this row.
+
+        The first batch is run twice: where the recorded layers do not give the model's own last
+        states, bit by bit, nothing is played back.
+        """
+        self._first_changed_row = row
         self._recorded = {}
-        if not (row and self._fits):
+        if row == 0 or self._bytes_of_states() > MOST_RECORDED:
             return
-        recorded: dict[int, Recorded] = {}
+        recorded: dict[Tensor, Recorded] = {}
         with gated(self.loaded) as run:
             for batch in self.batches:
                 with self._replay.recording() as full_pass:
                     states = self._last_states(run, batch)
                 needed = full_pass.only_before(self.loaded.sites[row])
-                if not recorded and not self._plays_back(run, batch, needed, states):
+                is_first = not recorded
+                if is_first and not self._plays_back(run, batch, needed, states):
                     return
-                recorded[id(batch.inputs[0])] = needed
+                recorded[batch.input_ids] = needed
         self._recorded = recorded
 
-    def _plays_back(self, run: Run, batch: Padded, recorded: Recorded, states: Tensor) -> bool:
-        """Whether a pass with recorded layers gives the model's own states, bit by bit."""
-        with self._replay.playing(recorded, self._row):
-            return torch.equal(self._last_states(run, batch), states)
-
     def again(self, run: Run, version: LoadedModel) -> Run:
-        """Let ``run``, of the model or of a changed copy, play back layers for its batches."""
+        """Return ``run``, of the model or of a changed copy, with the recorded layers played back.
+
+        Batches that were not recorded run in full.
+        """
         replay = self._replay if version is self.loaded else Replay(version)
 
-        def played(*inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-            with replay.playing(self._recorded.get(id(inputs[0]), Recorded()), self._row):
-                return run(*inputs, **options)
+        def played(input_ids: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+            recorded = self._recorded.get(input_ids, Recorded())
+            with replay.playing(recorded, self._first_changed_row):
+                return run(input_ids, *inputs, **options)
 
         return played
 
+    def _bytes_of_states(self) -> int:
+        """Return the memory of one state for each token, and for each that a decoder reads."""
+        table = self.loaded.model.get_input_embeddings().weight
+        n_states = 0
+        for batch in self.batches:
+            n_states += batch.input_ids.numel()
+            if batch.decoder_ids is not None:
+                n_states += batch.decoder_ids.numel()
+        return n_states * int(table.shape[-1]) * int(table.element_size())
+
+    def _plays_back(self, run: Run, batch: Padded, recorded: Recorded, states: Tensor) -> bool:
+        """Whether a pass with recorded layers gives the model's own last states, bit by bit."""
+        with self._replay.playing(recorded, self._first_changed_row):
+            return torch.equal(self._last_states(run, batch), states)
+
     def _last_states(self, run: Run, batch: Padded) -> Tensor:
+        """Run one batch, and return its last hidden states (batch, pos, d_model)."""
         return run(*batch.inputs, **batch.decoder_inputs, select=self._select)[0]
 
 
 def _repeated(output: Any, copies: int) -> Any:
-    """Return what a layer would return for so many copies of its batch, one after the other.
+    """Return what a layer would return for ``copies`` of its batch, one after the other.
 
-    Tensors with a row for each text are repeated; T5's bias has one row, which all texts share.
+    Of texts a, b and two copies: states of a, b -> states of a, b, a, b. T5's bias, which follows
+    its states, has one row for all texts and stays as it is.
     """
     if copies == 1:
         return output
@@ -195,6 +220,6 @@ def _repeated(output: Any, copies: int) -> Any:
             return tuple(map(repeated, value))
         if not torch.is_tensor(value) or value.shape[:1] != (n_texts,):
             return value
-        return value.repeat(copies, *[1] * (value.dim() - 1))
+        return torch.cat([value] * copies)
 
     return repeated(output)

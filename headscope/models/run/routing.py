@@ -1,4 +1,4 @@
-"""Route every attention of a model through headscope's, and hand what it computes to observers::
+"""Route every attention of a model through headscope's, and show its tensors to observers::
 
     router = Router(loaded.sites, observers)
     with routed(loaded.model, router):
@@ -6,8 +6,9 @@
 
 In the block of :func:`routed` transformers calls :func:`_attention` in place of its own; modules
 that never ask transformers for an attention get another forward. Either way q, k and v reach
-:meth:`Router.attend`, which knows whose turn it is, runs our attention there, and shows every chunk
-of it to the observers.
+:meth:`Router.attend`, which finds the *site* (a layer of attention) that is called, runs our
+attention there, and shows every chunk of it (some examples, some heads) to the observers as
+:class:`~headscope.core.activations.Activations`.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from headscope.models.run.hooks import grouped, replaced_forwards
 from headscope.models.run.implementation import IMPLEMENTATION, use_implementation
 from headscope.models.run.products import fast_products
 
-#: What turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head), as
-#: :func:`~headscope.attention.stream_attention` does; anything may be put in its place.
+#: Turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head): our attention, or
+#: anything that is put in its place.
 Mechanism = Callable[[AttentionSite, Tensor, Tensor, Tensor, Mask, float | None], Tensor]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class SiteObserver(Protocol):
-    """An observer of the activations of attention sites."""
+    """Sees the queries, keys, values, patterns and z of attention sites, a chunk at a time."""
 
-    def observe(self, site: Activations) -> None:
+    def observe(self, chunk: Activations) -> None:
         """Measure one chunk of one site; keep no reference to its tensors."""
 
     def finish(self, stack: str, layer: int) -> None:
@@ -51,7 +52,10 @@ class SiteObserver(Protocol):
 
 
 class LastSiteSeen(BaseException):
-    """Raised inside a pass and caught around it, to skip the rest of the pass."""
+    """Raised inside a pass and caught around it, to skip the rest of the pass.
+
+    No Exception, so that no ``except Exception`` of a model's own code catches it.
+    """
 
 
 class Router:
@@ -125,7 +129,7 @@ class Router:
         self.skip(self._skipped_sites)
 
     def skip(self, sites: Collection[tuple[str, int]]) -> None:
-        """Count some sites, as (stack, layer), as called: their layers are not run again."""
+        """Count sites, as (stack, layer), as called: their layers are played back, not run."""
         for site in self.sites:
             if (site.stack, site.layer) in sites:
                 self.calls[site.stack, site.layer] += 1
@@ -167,17 +171,20 @@ class Router:
         ``bias`` (1 or batch, n_heads, query_pos, key_pos) is added to the scaled scores. Keys and
         values that several heads share are given to each of them.
         """
-        masked = mask is not None
+        came_with_mask = mask is not None
         mask = with_bias(mask, bias)
-        if 0 < k.shape[1] < q.shape[1]:
-            group = q.shape[1] // k.shape[1]
-            k = k.repeat_interleave(group, dim=1)
-            v = v.repeat_interleave(group, dim=1)
+        n_heads = q.shape[1]
+        n_kv_heads = k.shape[1]
+        if 0 < n_kv_heads < n_heads:
+            group_size = n_heads // n_kv_heads
+            k = k.repeat_interleave(group_size, dim=1)
+            v = v.repeat_interleave(group_size, dim=1)
         if module in self._unmeasured_modules:
             return stream_attention(q, k, v, mask=mask, scale=scale)
         site = self._next_site(module)
         self.calls[site.stack, site.layer] += 1
-        self.masks_seen += masked
+        if came_with_mask:
+            self.masks_seen += 1
         mechanism = self._mechanism or self._observed_attention
         z = mechanism(site, q, k, v, mask, scale)
         if self.calls.total() == self._stop_after:
@@ -185,7 +192,11 @@ class Router:
         return z
 
     def _next_site(self, module: nn.Module) -> AttentionSite:
-        """Return the site as which a module is called now, and count the call."""
+        """Return the site that this call of a module is, and count the call.
+
+        A module that serves several layers is the first of them in its first call, and so on. A
+        call too many counts for its last site, of which :meth:`check_calls` then complains.
+        """
         sites = self._sites_of_module.get(module)
         if sites is None:
             raise UnsupportedModelError(
@@ -234,8 +245,10 @@ class Router:
 
 # --- what transformers calls ----------------------------------------------------------------------
 
+#: The router of the innermost block of :func:`routed`; every thread has its own.
 _active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
-#: Keyword arguments that change the scores; an attention that passes one is not covered.
+#: Keyword arguments by which some families change their scores, or keys and values, inside
+#: attention; a model that passes one of them is refused.
 _SCORE_CHANGING = ("softcap", "s_aux", "sinks", "cache")
 
 
@@ -259,7 +272,11 @@ def _attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Answer transformers' AttentionInterface: q, k, v (batch, n_heads, pos, d_head)."""
+    """Run our attention for a module that asks transformers for one.
+
+    ``query``, ``key`` and ``value`` are (batch, n_heads, pos, d_head). Returns z as transformers
+    has it, (batch, pos, n_heads, d_head), and None in place of the pattern.
+    """
     router = current_router()
     unknown = [name for name in _SCORE_CHANGING if kwargs.get(name) is not None]
     if unknown or dropout > 0:
@@ -279,7 +296,8 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
     mask: Tensor | None = sdpa_mask(*args, **kwargs)
     if mask is None:
         return None
-    # A padded query may lie beyond the window of every token. What it attends to is never used.
+    # A padded query may lie beyond the window of every token. Its output is never used, so it may
+    # see every key.
     sees_a_key = mask.any(dim=-1, keepdim=True)
     return mask if bool(sees_a_key.all()) else mask | ~sees_a_key
 
@@ -295,7 +313,7 @@ AttentionMaskInterface.register(IMPLEMENTATION, _mask)
 @contextmanager
 def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
     """Route every attention of ``model`` through ours while the block runs."""
-    # Modules that never ask for a custom attention get another forward.
+    # Modules that never ask transformers for an attention get another forward.
     forwards = {
         site.module: partial(_exchanged_forward, router, site)
         for site in (*router.sites, *router.unmeasured_sites)

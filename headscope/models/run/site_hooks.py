@@ -1,7 +1,7 @@
-"""Watch what every attention site takes and returns, in the model's own run or in ours.
+"""Watch the inputs and outputs of every attention site, in the model's own run or in ours.
 
-A module that serves several layers (ALBERT) is one site in each: its calls are told apart by whose
-turn it is.
+A *site* is one layer of attention. A module that serves several layers (ALBERT) is a site in each:
+its first call in a pass is the first of them, its second call the second, and so on.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from headscope.models.run.hooks import grouped, hooked
 
 
 def attention_module(site: AttentionSite) -> nn.Module:
-    """Return the module that runs as a site."""
+    """Return the attention module of a site."""
     return site.module
 
 
 def watch_inputs(
     sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
 ) -> AbstractContextManager[None]:
-    """Call ``see`` with what every site is called with, in every pass in the block."""
+    """Call ``see(site, inputs)`` before every site runs, in every pass in the block."""
 
-    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
-        turns = cycle(shared)
+    def hook(module: nn.Module, sites_of_module: Sequence[AttentionSite]) -> RemovableHandle:
+        turns = cycle(sites_of_module)  # from pass to pass
 
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             site = next(turns)
@@ -38,8 +38,8 @@ def watch_inputs(
 
         return module.register_forward_pre_hook(before, with_kwargs=True)
 
-    sites_of_module = grouped(sites, attention_module)
-    return hooked(hook(module, shared) for module, shared in sites_of_module.items())
+    by_module = grouped(sites, attention_module)
+    return hooked(hook(module, shared) for module, shared in by_module.items())
 
 
 def watch_outputs(
@@ -47,18 +47,20 @@ def watch_outputs(
     see: Callable[[AttentionSite, Any, Any], None],
     module_of: Callable[[AttentionSite], nn.Module] = attention_module,
 ) -> AbstractContextManager[None]:
-    """Call ``see`` with what a module of every site takes first and what it returns.
+    """Call ``see(site, first_argument, output)`` after every site has run, in every pass.
 
-    The module is the attention module, unless ``module_of`` says which other one of the site.
+    The module that is watched is the attention module, or the one that ``module_of`` picks, such as
+    the output map. The first argument is None where the module is called with keywords alone.
     """
 
-    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
-        turns = cycle(shared)
+    def hook(module: nn.Module, sites_of_module: Sequence[AttentionSite]) -> RemovableHandle:
+        turns = cycle(sites_of_module)
 
         def after(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            see(next(turns), next(iter(args), None), output)
+            first_argument = args[0] if args else None
+            see(next(turns), first_argument, output)
 
         return module.register_forward_hook(after)
 
-    sites_of_module = grouped(sites, module_of)
-    return hooked(hook(module, shared) for module, shared in sites_of_module.items())
+    by_module = grouped(sites, module_of)
+    return hooked(hook(module, shared) for module, shared in by_module.items())

@@ -56,9 +56,10 @@ class HeadWeights:
     """What a checkpoint's weights hold of the task head that its config.json names."""
 
     architecture: str  # The class that config.json names
-    #: Weights of the head that are missing or have another shape; empty where it was not asked for.
+    #: Names of the head's weights that are missing or have another shape; empty where the head was
+    #: not asked for.
     lacking: tuple[str, ...] = ()
-    partly: bool = False  # Whether the weights hold the rest of the head
+    partly: bool = False  # Whether some are lacking and others are there
     unread: tuple[str, ...] = ()  # Weights that the network has no use for
 
     def __str__(self) -> str:
@@ -69,7 +70,7 @@ class HeadWeights:
         return " and ".join(self.lacking)
 
     def broken_promise(self, task_head: str) -> str | None:
-        """Say that config.json names this head and that its weights are not there, if so."""
+        """Say that config.json names this head and the weights lack it; None if that is not so."""
         if not self.lacking or task_head_of(self.architecture) != task_head:
             return None
         return f"its config.json names {self.architecture}, but the weights lack {self}"
@@ -80,7 +81,7 @@ def missing_task_head(
 ) -> InputError:
     """Return the error for a checkpoint that lacks the wanted task head.
 
-    ``held`` is the class that was opened, ``weights`` what is known of the file.
+    ``held`` is the class that was opened instead, ``weights`` what is known of its file.
     """
     weights = weights or HeadWeights(held)
     named = f"...{TASK_HEADS[task_head]}"
@@ -99,27 +100,32 @@ def missing_task_head(
 
 # --- running a model with its task head -----------------------------------------------------------
 
-#: Picks what the task head gets from the last hidden state (batch, pos, d_model).
+#: Picks what the task head gets from the last hidden state (batch, pos, d_model): the states of the
+#: masked tokens (picked, d_model), say.
 Select = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A selection that puts another model's states behind the picked ones: the head runs once."""
+    """A selection that puts another model's states behind the picked ones: the head runs once.
+
+    An exported graph has run its head before its states can be read: its logits are joined instead,
+    by :meth:`of_logits`.
+    """
 
     pick: Select
     other_states: Tensor  # (picked, d_model), of the other model
-    #: The head's output for these: an exported graph, whose head has run when its states are read,
-    #: has its logits joined instead.
-    other_logits: Callable[[], Tensor]
+    other_logits: Callable[[], Tensor]  # Computes (picked, classes), the head's output for these
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Join states: (1, picked of both models, d_model)."""
-        return torch.cat([self.pick(hidden), self.other_states.to(hidden.dtype)])[None]
+        picked = self.pick(hidden)
+        return torch.cat([picked, self.other_states.to(hidden.dtype)])[None]
 
     def of_logits(self, logits: Tensor) -> Tensor:
         """Join logits: (1, picked of both models, classes)."""
-        return torch.cat([self.pick(logits), self.other_logits().to(logits)])[None]
+        picked = self.pick(logits)
+        return torch.cat([picked, self.other_logits().to(logits)])[None]
 
 
 def run_with_task_head(
@@ -127,26 +133,26 @@ def run_with_task_head(
 ) -> tuple[Tensor, Tensor | None]:
     """Run ``base``, and ``network`` around it where that has a task head.
 
-    Returns the last hidden state (batch, pos, d_model), and the logits (None without a head).
-    ``select`` may leave the task head the masked positions only: the output embedding of a language
-    model costs as much as the whole encoder.
+    Returns the whole last hidden state (batch, pos, d_model), and the logits (None without a head)
+    for the states that ``select`` picks: all, or the masked positions only, say, since the output
+    embedding of a language model costs as much as the whole encoder.
     """
     last = _last_module(base)
     if network is base and last is base:
         return last_state(base, inputs), None
     states: list[Tensor] = []
 
-    def keep(_module: nn.Module, _args: object, output: Any) -> Any:
+    def keep_and_select(_module: nn.Module, _args: object, output: Any) -> Any:
         states.append(output.last_hidden_state)
         if select is not None:
             output.last_hidden_state = select(output.last_hidden_state)
         return output
 
-    with last.register_forward_hook(keep):
+    with last.register_forward_hook(keep_and_select):
         output = network(**inputs, return_dict=True)
-    begin = getattr(output, "start_logits", None)
-    if begin is not None:  # where an answer begins and ends: (batch, pos, 2)
-        return states[0], torch.stack([begin, output.end_logits], dim=-1)
+    start_logits = getattr(output, "start_logits", None)
+    if start_logits is not None:  # where an answer begins and ends: (batch, pos, 2)
+        return states[0], torch.stack([start_logits, output.end_logits], dim=-1)
     return states[0], getattr(output, "logits", None)
 
 

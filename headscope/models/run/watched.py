@@ -1,11 +1,17 @@
-"""One tiny run of a model, with what every call of a module took and returned.
+"""One tiny run of a model, with the input and the output of every module that was called in it.
 
-Whatever headscope knows of a layer's parts, it reads from these calls and not from their names.
+Whatever headscope knows of a layer's parts, it reads from these calls and not from module names:
+the norm before a layer, say, is the one whose output is the layer's input.
+
+:func:`watch` makes the run and returns it as :class:`Seen`. :func:`capture` watches a few known
+calls in any other run. At the end stand the comparisons that are made with their tensors.
+
+A *site* is a layer of attention, and its *row* its place among the sites of the model.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,10 +32,13 @@ _CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order diffe
 
 
 class ModuleTurn(NamedTuple):
-    """A module in one of its calls of a pass: ALBERT, for example, runs one in every layer."""
+    """Which call of which module: ``(norm, 2)`` is the third call of ``norm`` in a pass.
+
+    Most modules are called once a pass; those of ALBERT once in every layer.
+    """
 
     module: nn.Module
-    number: int  # Of the call, from 0
+    number: int  # Of its call in the pass, from 0
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -40,27 +49,37 @@ def is_norm(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a module: what it took first and returned first."""
+    """One call of a module, with the first tensor of its arguments and of its output.
+
+    Beginnings and ends of all calls are numbered in the order in which they happen: where a layer
+    calls a norm and then a map, the layer has (start, stop) = (0, 5), the norm (1, 2), the map
+    (3, 4).
+    """
 
     module_turn: ModuleTurn
-    start: int  # Counted in events of the run, the beginnings and ends of calls
+    start: int
     stop: int
-    x: Tensor | None
-    y: Tensor
+    x: Tensor | None  # Its input; None where no argument is a tensor
+    y: Tensor  # Its output
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that was called."""
+        return self.module_turn.module
+
+    @property
+    def is_norm(self) -> bool:
+        """Whether the module is a LayerNorm or an RMSNorm."""
+        return is_norm(self.module)
+
+    @property
+    def is_map(self) -> bool:
+        """Whether the module is a linear map."""
+        return isinstance(self.module, nn.Linear | Conv1D)
 
     def encloses(self, other: Call) -> bool:
         """Whether another call was made inside this one."""
         return self.start < other.start and other.stop < self.stop
-
-    @property
-    def is_norm(self) -> bool:
-        """Whether it is a LayerNorm or an RMSNorm."""
-        return is_norm(self.module_turn.module)
-
-    @property
-    def is_map(self) -> bool:
-        """Whether it is a linear map."""
-        return isinstance(self.module_turn.module, nn.Linear | Conv1D)
 
 
 @dataclass(frozen=True)
@@ -69,7 +88,7 @@ class Seen:
 
     calls: tuple[Call, ...]  # In the order of their starts
     sites: tuple[AttentionSite, ...]
-    inputs: dict[int, AttentionInput]  # By the row of the site
+    inputs: dict[int, AttentionInput]  # What each site's attention is called with, by its row
     last: Tensor  # The last hidden state
 
     @cached_property
@@ -77,61 +96,68 @@ class Seen:
         """The calls of each module, in order."""
         calls: dict[nn.Module, list[Call]] = defaultdict(list)
         for call in self.calls:
-            calls[call.module_turn.module].append(call)
+            calls[call.module].append(call)
         return calls
 
     def call_in(self, module_turn: ModuleTurn) -> Call:
-        """Return what a module took and returned in its turn."""
+        """Look a call up by its module and number: with its tensors."""
         return self.by_module[module_turn.module][module_turn.number]
 
     @cached_property
     def writes(self) -> dict[int, Call]:
-        """The call of each site's W_O, by its row: in ALBERT that of the module's turn."""
+        """The call of each site's output map W_O, by the row of the site.
+
+        There a site writes into the residual stream. Where layers share one module (ALBERT), the
+        first of them has its first call, and so on.
+        """
         writes: dict[int, Call] = {}
-        turns = defaultdict[nn.Module, int](int)
+        earlier_sites = Counter[nn.Module]()  # How many sites before have the same module
         for site in self.sites:
             calls = self.by_module[site.projections.out.module]
-            if turns[site.module] < len(calls):
-                writes[site.row] = calls[turns[site.module]]
-            turns[site.module] += 1
+            number = earlier_sites[site.module]
+            if number < len(calls):
+                writes[site.row] = calls[number]
+            earlier_sites[site.module] += 1
         return writes
 
     def around(self, sites: Sequence[AttentionSite]) -> list[Call]:
-        """List the calls in which these sites run and no others, the innermost first."""
+        """List the calls inside which all these sites run and no other site, innermost first.
+
+        For the one site of a BERT layer: the attention block, then the layer.
+        """
         rows = {site.row for site in sites}
         writes = [write for row, write in self.writes.items() if row in rows]
         other_writes = [write for row, write in self.writes.items() if row not in rows]
-        return [
-            call
-            for call in reversed(self.calls)
-            if all(map(call.encloses, writes)) and not any(map(call.encloses, other_writes))
-        ]
+        around: list[Call] = []
+        for call in reversed(self.calls):  # a call starts after the calls that enclose it
+            holds_all = all(call.encloses(write) for write in writes)
+            holds_others = any(call.encloses(write) for write in other_writes)
+            if holds_all and not holds_others:
+                around.append(call)
+        return around
 
 
 def watch(loaded: LoadedModel) -> Seen:
-    """Run three tokens, and keep every module's calls.
-
-    Beginnings and ends of calls are counted, so that it is known which call was made in which.
-    """
+    """Run three tokens, and keep the calls of every module."""
     calls: list[Call] = []
-    starts: list[int] = []  # Of the calls that have not ended yet
+    open_starts: list[int] = []  # Starts of the calls that have not ended yet, the innermost last
     inputs: dict[int, AttentionInput] = {}
-    events = 0
-    turns = defaultdict[nn.Module, int](int)
+    events = 0  # Beginnings and ends of calls so far
+    call_counts = Counter[nn.Module]()
 
     def begin(module: nn.Module, args: Any, kwargs: Any) -> None:
         nonlocal events
-        starts.append(events)
+        open_starts.append(events)
         events += 1
 
     def end(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         nonlocal events
-        start = starts.pop()
+        start = open_starts.pop()
         if (y := first_tensor(output)) is not None:
-            module_turn = ModuleTurn(module, turns[module])
+            module_turn = ModuleTurn(module, call_counts[module])
             x = first_tensor(args, kwargs)
             calls.append(Call(module_turn, start=start, stop=events, x=x, y=y))
-        turns[module] += 1
+        call_counts[module] += 1
         events += 1
 
     def read(site: AttentionSite, site_inputs: AttentionInput) -> None:
@@ -147,28 +173,31 @@ def watch(loaded: LoadedModel) -> Seen:
 
 
 def _three_tokens(loaded: LoadedModel) -> list[int]:
-    """Return ids of tokens whose embedding is not zero: else every sum would equal its terms."""
+    """Return ids of tokens whose embedding is not zero.
+
+    With embeddings of zero, x + f(x) could not be told from f(x).
+    """
     table = loaded.model.get_input_embeddings().weight.detach()
-    used = table.any(1).nonzero()[:, 0].tolist()
+    used = table.any(dim=1).nonzero()[:, 0].tolist()  # Tokens with a number other than zero
     if not used:
         return [0, 0, 0]
     return [used[-1], used[len(used) // 3], used[len(used) // 2]]
 
 
-#: The first tensors that some calls took and returned.
+#: Input and output of some calls: the first tensor of the arguments, and of what is returned.
 Captured = dict[ModuleTurn, tuple[Tensor, Tensor]]
 
 
 @contextmanager
 def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
-    """Capture the first tensor that goes into some calls of one run, and what comes out of them."""
+    """Keep input and output of some calls, in the one run that is made in the block."""
     watched = set(calls)
     captured = Captured()
-    turns = defaultdict[nn.Module, int](int)
+    call_counts = Counter[nn.Module]()
 
     def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        module_turn = ModuleTurn(module, turns[module])
-        turns[module] += 1
+        module_turn = ModuleTurn(module, call_counts[module])
+        call_counts[module] += 1
         if module_turn in watched:
             captured[module_turn] = first_tensor(args, kwargs), first_tensor(output)
 
@@ -178,16 +207,17 @@ def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
 
 
 def near(a: Tensor, b: Tensor | None, minuend: Tensor | None = None) -> bool:
-    """Whether tensors have one shape and equal numbers up to rounding.
+    """Whether two tensors have one shape and equal numbers up to rounding.
 
-    Where ``a`` is a difference, the rounding of the ``minuend`` is allowed, too.
+    Where ``a`` was computed as ``minuend - x``, the rounding of the minuend is allowed for too: it
+    may be far larger than the difference.
     """
     if b is None or b.shape != a.shape or not a.is_floating_point():
         return False
-    step = 4 * torch.finfo(a.dtype).eps
-    slack = max(_CLOSE, step) * max(1e-6, float(a.abs().max()))
+    rounding = 4 * torch.finfo(a.dtype).eps  # of one number, relative to it
+    slack = max(_CLOSE, rounding) * max(1e-6, float(a.abs().max()))
     if minuend is not None:
-        slack += step * float(minuend.abs().max())
+        slack += rounding * float(minuend.abs().max())
     return float((a - b).abs().max()) <= slack
 
 
@@ -195,23 +225,22 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
     """Find the LayerNorm whose output is the input of each layer's W_Q, by the row of the site.
 
     A layer whose input comes from anything else (a projection of the embeddings, in ALBERT and
-    ELECTRA) is missing. Post-LN and pre-LN models need no case of their own, and the rest of the
-    layer need not be known.
+    ELECTRA) is missing. It does not matter whether norms stand before or after a layer.
     """
     seen = watch(loaded)
     norms: dict[int, nn.LayerNorm] = {}
-    for row, read in seen.inputs.items():
+    for row, inputs in seen.inputs.items():
         for call in seen.calls:
-            module = call.module_turn.module
-            same_memory = call.y.data_ptr() == read.x_q.data_ptr()
-            same_tensor = same_memory and call.y.shape == read.x_q.shape
-            if isinstance(module, nn.LayerNorm) and same_tensor:
-                norms[row] = module
+            # The same memory, since a view of the norm's output may be what reaches the layer.
+            same_memory = call.y.data_ptr() == inputs.x_q.data_ptr()
+            same_tensor = same_memory and call.y.shape == inputs.x_q.shape
+            if isinstance(call.module, nn.LayerNorm) and same_tensor:
+                norms[row] = call.module
     return norms
 
 
 def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-    """Return what a LayerNorm multiplies by and adds; ones and zeros where it has none."""
+    """Return the weight and the bias of a LayerNorm; ones and zeros where it has none."""
     ones = torch.ones(norm.normalized_shape, dtype=torch.float64)
     gain: Tensor | None = norm.weight
     shift: Tensor | None = norm.bias

@@ -1,4 +1,7 @@
-"""Make a :class:`LoadedModel` of a network in memory: a user's, or a changed copy of a model's."""
+"""Make a :class:`LoadedModel` of a network in memory: a user's, or a changed copy of a model's.
+
+:func:`wrap` does so; the other functions are for copies that lose heads, layers or neurons.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         why = other_input(base) or "it has no embedding of tokens"
         raise UnsupportedModelError(f"{name} ({family}) is not a model of text: {why}.")
 
-    # Describe it, and watch where attention runs in it.
+    # Describe it, and find its attention sites by running three tokens.
     task_head = task_head_of(type(network).__name__)
     parameter = next(base.parameters())
     loaded = LoadedModel(
@@ -68,12 +71,16 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
 
 def copied_network(loaded: LoadedModel, *, share: bool) -> Any:
     """Copy a model's network; with ``share`` the copy uses the model's own weights."""
-    weights = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
-    return copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in weights})
+    # deepcopy notes by their id which objects it has copied: those in here it does not copy.
+    memo: dict[int, Any] = {}
+    if share:
+        for tensor in (*loaded.network.parameters(), *loaded.network.buffers()):
+            memo[id(tensor)] = tensor
+    return copy.deepcopy(loaded.network, memo)
 
 
 def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
-    """Give a changed copy the model's origin, folder and pooling, and its view of one stack."""
+    """Give a changed copy of ``loaded`` its origin, folder and pooling, and its view of a stack."""
     copied = replace(
         changed,
         revision=loaded.revision,

@@ -51,7 +51,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any
 
 def test_sections_share_the_checksum_and_find_what_they_find_alone(folder, monkeypatch):
     loaded = headscope.load(folder)
-    taken = counted(monkeypatch, fingerprints, "_fingerprint")
+    taken = counted(monkeypatch, fingerprints, "_all_checksums")
     report = headscope.report(loaded, only=["validate", *SETTINGS], settings=SETTINGS)
     # One each for certificate, all sections, and the whole.
     assert sum(network is loaded.network for (network,) in taken) == 3
