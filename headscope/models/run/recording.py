@@ -1,7 +1,7 @@
 """What happens inside every attention site in one forward pass, the model's own or ours.
 
-:func:`run_eager` records the model's own attention, :func:`run_ours` the one that measures, and
-:func:`run_sdpa` has nothing but the last states.
+:func:`run_eager` records the model's own attention, :func:`run_sdpa` transformers' SDPA, which
+shows no pattern, and :func:`run_ours` the attention that measures.
 """
 
 from __future__ import annotations
@@ -216,13 +216,26 @@ class _Chunks(SiteObserver):
             self.by_site.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
 
 
-def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
-    """Return the last hidden state of the model's SDPA run; None where there is none."""
+def run_sdpa(
+    loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite] | None = None
+) -> Recording | None:
+    """Run the model with transformers' SDPA, which shows no pattern; None where it has none.
+
+    Only what ``sites`` show is kept, or what all do.
+    """
+    run = Recording(loaded.sites if sites is None else sites)
+
+    def keep_inputs(site: AttentionSite, inputs: AttentionInput) -> None:
+        run.keep("inputs", site, inputs)
+
+    called = watch_inputs(loaded.sites, keep_inputs)
+    outputs = _outputs_seen(loaded.sites, run)
     try:
-        with use_implementation(loaded.model, "sdpa"), torch.no_grad():
-            return loaded.forward(**probe.inputs)
+        with use_implementation(loaded.model, "sdpa"), called, outputs, torch.no_grad():
+            run.hidden = loaded.forward(**probe.inputs)
     except (ValueError, ImportError):
         return None
+    return run
 
 
 def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractContextManager[None]:
