@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention import AttentionWeights, attention_pattern, project_out, with_bias
+from headscope.models.certificate.whole_runs import finite
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads
 from headscope.models.run.probes import Probe
@@ -185,7 +186,7 @@ def _pattern_distance(
     gaps = (_wide(pattern) - exact).abs().sum(-1)  # (batch, n_heads, query_pos)
     units = 1 + (exact * score_errors.sqrt()).sum(-1)
     by_head = gaps.transpose(1, 2)[real].mean(0) / units.transpose(1, 2)[real].mean(0)
-    return float(by_head.max()) / torch.finfo(pattern.dtype).eps
+    return finite(float(by_head.max()) / torch.finfo(pattern.dtype).eps)
 
 
 def _out_distance(
@@ -207,7 +208,7 @@ def _out_distance(
     squares = project_out(z_errors + z_squared, squared_weights) + exact.square()
     gap = (_wide(out) - exact).abs()[real].mean()
     unit = squares.sqrt()[real].mean() * torch.finfo(out.dtype).eps
-    return float(gap / unit) if float(unit) else float(gap)
+    return finite(float(gap / unit) if float(unit) else float(gap))
 
 
 def _wide(x: Tensor) -> Tensor:
