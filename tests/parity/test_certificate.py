@@ -22,7 +22,7 @@ import headscope
 from headscope import attention
 from headscope.attention import stream_attention
 from headscope.core.errors import InputError, ValidationFailedError
-from headscope.models.certificate import certificate, evidence
+from headscope.models.certificate import canonical, certificate
 from headscope.models.certificate.certificate import TOLERANCES, validate_model
 from headscope.models.certificate.validation import ValidationResult
 from headscope.models.load import loading
@@ -110,13 +110,13 @@ def test_one_percent_in_the_installed_attention_fails(factor, loaded, monkeypatc
 
 @pytest.mark.parametrize(("name", "dtype"), CASES[:7])
 def test_one_percent_in_the_page_one_form_fails(factor, loaded, monkeypatch):
-    right = evidence.attention_pattern
+    right = canonical.attention_pattern
 
     def wrong(q: Tensor, k: Tensor, scale: float | None, **options: Any) -> Tensor:
         scale = attention.default_scale(q.shape[-1]) if scale is None else scale
         return right(q, k, scale=scale * factor, **options)
 
-    monkeypatch.setattr(evidence, "attention_pattern", wrong)
+    monkeypatch.setattr(canonical, "attention_pattern", wrong)
     assert_scale_is_seen(validate_model(loaded), "the canonical weights", factor)
 
 

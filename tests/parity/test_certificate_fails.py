@@ -371,9 +371,9 @@ def misread(after: Callable[[Any], Any]) -> Callable[..., Any]:
 #: Layouts that misread their family: what has the function, its name, how it goes wrong, and what
 #: is said.
 MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
-    "modernbert": (Layout, "window", misread(lambda n: n and n + 1), "layer 1: max |pat"),
+    "modernbert": (Layout, "window", misread(lambda n: n and n + 1), "layer 1: pattern on"),
     # Its W_Q as stored makes scores that are sqrt(d_head) times too large.
-    "esm": (EsmLayout, "match", misread(lambda _: None), "layer 0: max |pattern"),
+    "esm": (EsmLayout, "match", misread(lambda _: None), "layer 0: pattern on"),
     "squeezebert": (
         SqueezeBertLayout,
         "answer",
@@ -393,14 +393,14 @@ MISREAD: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
         misread(lambda inputs: replace(inputs, mask=None)),
         "padding mask did not reach",
     ),
-    "marian": (Layout, "causal", misread(lambda _: False), "decoder layer 0: max |pattern"),
+    "marian": (Layout, "causal", misread(lambda _: False), "decoder layer 0: pattern on"),
     "bart": (  # the decoder's own states in the place of the encoder's
         Layout,
         "read",
         misread(lambda inputs: replace(inputs, x_k=inputs.x_q)),
         "cross layer 0: max |pattern",
     ),
-    "t5": (T5Bias, "bias", misread(next_heads), "decoder layer 0: max |pattern"),
+    "t5": (T5Bias, "bias", misread(next_heads), "decoder layer 0: pattern on"),
     "rembert": (  # a reason, and nothing raised
         AttentionSite,
         "as_scored",

@@ -21,7 +21,7 @@ from headscope.core.errors import InputError, UnsupportedModelError, ValidationF
 from headscope.data.corpus import as_corpus
 from headscope.data.packing import pack_pairs
 from headscope.models.certificate.certificate import TOLERANCES, validate_model
-from headscope.models.certificate.evidence import largest_gap
+from headscope.models.certificate.whole_runs import largest_gap
 from headscope.models.layouts.disentangled import bucketed
 from headscope.models.layouts.positions import relative_terms, rotary
 from headscope.models.run.implementation import use_implementation

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from headscope.attention import AttentionWeights, default_scale, masked_softmax
 from headscope.core.widest import widest
 from headscope.models.anatomy.explain import AfterAttention, SentenceRun
-from headscope.models.certificate.evidence import beside_heads
+from headscope.models.certificate.canonical import beside_heads
 from headscope.models.layouts.maps import Heads, bias_of
 from headscope.models.run.watched import gain_and_shift
 

@@ -10,7 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from headscope.models.certificate.validation import EmbeddingCheck, LayerCheck, ValidationResult
+from headscope.models.certificate.validation import (
+    NOISE_FACTOR,
+    EmbeddingCheck,
+    LayerCheck,
+    ValidationResult,
+)
 from headscope.show import blocks as b
 from headscope.show.cells import fields_csv, joined, tiny
 from headscope.show.terminal import terminal
@@ -35,6 +40,7 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
         yield next_step(result, "what each head does:", "classify {}")
     else:
         yield next_step(result, "the differences of each layer:", "validate {} --verbose")
+    yield _local_differences(result)
     yield _differences(result)
     if result.probes:
         yield _exact_patterns(result)
@@ -42,21 +48,46 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
 
 
 def _compared_on(result: ValidationResult) -> str:
-    """Say how far the final states are from the model's own, and on what they were compared."""
-    differences = (
-        "Largest difference of the final states: "
-        f"{tiny(result.max_abs_hidden_eager)} from the model's eager run, "
-        f"{tiny(result.max_abs_hidden_sdpa)} from its SDPA run "
-        f"(tolerance {result.tolerance['hidden']:.1e}), over "
+    """Say how far everything is from the model's own, which bound decides, and on what texts."""
+    sdpa = f", {tiny(result.max_abs_hidden_sdpa)} from its SDPA run"
+    if result.sdpa_differs is not None:
+        sdpa = ""
+    allowed = result.allowed("hidden", result.noise_hidden)
+    text = (
+        f"{_local_sentence(result)}\n"
+        "Whole runs: largest difference of the final states "
+        f"{tiny(result.max_abs_hidden_eager)} from the model's eager run{sdpa} "
+        f"(allowed: {allowed:.1e}, {_bound_words(result)}), over "
         f"{result.sequences} sequences, {result.tokens} tokens, {result.padded} padded positions."
     )
+    if result.sdpa_differs is not None:
+        text += (
+            "\nThe model's SDPA run is not compared: it computes something else than its eager "
+            f"attention ({result.sdpa_differs:.0f} roundings in a layer, on the same inputs)."
+        )
     if not result.probes:
-        return differences
+        return text
     probes = []
     for probe in result.probes:
         sequences = f"{probe.sequences} sequences" if probe.sequences > 1 else "one sequence"
         probes.append(f"{sequences} of up to {probe.length} tokens, {probe.name}")
-    return f"{differences}\nCompared on {joined(probes, 'and on')}."
+    return f"{text}\nCompared on {joined(probes, 'and on')}."
+
+
+def _local_sentence(result: ValidationResult) -> str:
+    """Say how far layers are from the model's, each on the model's own inputs to it."""
+    gaps = [gap for check in result.layers for gap in (check.local_pattern, check.local_out)]
+    largest = max((gap for gap in gaps if gap is not None), default=None)
+    limit = result.tolerance["local"]
+    number = "not comparable" if largest is None else f"at most {largest:.2g} roundings off"
+    return f"Each layer, on the model's own inputs to it: {number} (allowed: {limit:g})."
+
+
+def _bound_words(result: ValidationResult) -> str:
+    """Say which bound decides on the final states: a fixed one, or the model's own rounding."""
+    if result.allowed("hidden", result.noise_hidden) <= result.tolerance["hidden"]:
+        return "whatever the model"
+    return f"{NOISE_FACTOR:g} x the {tiny(result.noise_hidden)} by which its own runs differ"
 
 
 # --- tables of layers -----------------------------------------------------------------------------
@@ -74,17 +105,38 @@ def _layer_rows(result: ValidationResult, *fields: str) -> list[tuple[object, ..
     return rows
 
 
-def _differences(result: ValidationResult) -> b.Table:
-    """Show how far patterns and outputs of every layer are from the model's own."""
-    tolerance = result.tolerance
-    rows = _layer_rows(result, "calls", "max_abs_pattern", "max_abs_out")
-    rows.append(("tolerance", 1, tolerance["pattern"], tolerance["out"]))
+def _local_differences(result: ValidationResult) -> b.Table:
+    """Show how far each layer is from the model's on the model's own inputs, in roundings."""
+    rows = _layer_rows(result, "calls", "local_pattern", "local_out")
+    rows.append(("allowed", 1, result.tolerance["local"], result.tolerance["local"]))
     # Of each column: its title, the index of its value in a row, and how the value is written.
     columns: list[b.Column] = [
         ("layer", 0, str),
         ("calls", 1, str),
-        ("max |pattern - model's|", 2, tiny),
+        ("pattern, in roundings", 2, 2),
+        ("out, in roundings", 3, 2),
+    ]
+    return b.Table(columns, rows, on=b.VERBOSE)
+
+
+def _differences(result: ValidationResult) -> b.Table:
+    """Show how far patterns and outputs of whole runs are apart in every layer."""
+    rows: list[tuple[object, ...]] = [
+        (
+            f"{check.stack} {check.layer}",
+            check.max_abs_pattern,
+            result.allowed("pattern", check.noise_pattern),
+            check.max_abs_out,
+            result.allowed("out", check.noise_out),
+        )
+        for check in result.layers
+    ]
+    columns: list[b.Column] = [
+        ("layer", 0, str),
+        ("max |pattern - model's|", 1, tiny),
+        ("allowed", 2, tiny),
         ("max |out - model's|", 3, tiny),
+        ("allowed", 4, tiny),
     ]
     return b.Table(columns, rows, on=b.VERBOSE)
 

@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 from headscope.core.serialise import SCHEMA
 from headscope.show.shown import Shown
 
+#: Our run may be so many times as far from the model's own runs as these are from each other.
+NOISE_FACTOR = 8.0
+
 
 @dataclass(frozen=True)
 class LayerCheck:
@@ -18,10 +21,18 @@ class LayerCheck:
     stack: str  # encoder, decoder or cross
     layer: int  # Zero-based within the stack
     calls: int  # How often our attention ran in a pass; must be 1
-    #: Largest difference from the model's eager pattern and attention output (after W_O); None if
-    #: there was nothing to compare.
+    #: Of whole runs: the largest difference from the patterns and attention outputs (after W_O) of
+    #: the model's own eager and SDPA runs; None if there was nothing to compare.
     max_abs_pattern: float | None
     max_abs_out: float | None
+    #: How far the model's own runs are from each other in these two.
+    noise_pattern: float = 0.0
+    noise_out: float = 0.0
+    #: On the very inputs of the model's eager run: mean differences of its pattern (of the head
+    #: that differs most) and of its output from what the canonical weights give, in units of
+    #: rounding; None if there was nothing to compare.
+    local_pattern: float | None = None
+    local_out: float | None = None
     #: Mean absolute difference from the pattern recomputed in float32 or better from recorded q and
     #: k, in units of the row's 1/n; the head that differs most.
     mean_abs_pattern: float | None = None
@@ -90,8 +101,14 @@ class ValidationResult(Shown):
     #: Largest difference of the last hidden state, over real tokens.
     max_abs_hidden_eager: float | None
     max_abs_hidden_sdpa: float | None
-    #: For ``pattern``, ``out``, ``hidden``, ``rounding`` and ``scale`` (its distance from 1).
+    #: For ``local``, ``pattern``, ``out``, ``hidden``, ``rounding``, ``scale`` (distance from 1).
+    #: Of whole runs, NOISE_FACTOR times the model's own noise is allowed if that is more.
     tolerance: dict[str, float]
+    #: How far the last hidden states of the model's own runs are from each other.
+    noise_hidden: float = 0.0
+    #: Where transformers' SDPA computes something else than the model's eager attention: by how
+    #: many roundings. Such a run is compared with nothing.
+    sdpa_differs: float | None = None
     reasons: tuple[str, ...] = ()  # Why it failed; empty if it passed.
     sequences: int = 0  # Of all probes
     tokens: int = 0  # Positions that are no padding
@@ -113,6 +130,13 @@ class ValidationResult(Shown):
     def complaint(self) -> str | None:
         """Why the command fails; None where it does not."""
         return None if self.passed else f"validation failed: {'; '.join(self.reasons)}"
+
+    def allowed(self, quantity: str, noise: float) -> float:
+        """Return how far ``pattern``, ``out`` or ``hidden`` may be from the model's own runs.
+
+        ``noise`` is how far these are from each other.
+        """
+        return max(self.tolerance[quantity], NOISE_FACTOR * noise)
 
     @property
     def max_abs_pattern(self) -> float | None:

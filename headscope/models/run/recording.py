@@ -2,9 +2,9 @@
 
 A *site* is a layer of attention, and its *row* its place among the sites of the model. A
 :class:`~headscope.models.run.probes.Probe` is the batch of token ids that the pass reads. The
-certificate compares three passes over one probe: :func:`run_eager` records the model's own
-attention, :func:`run_ours` the one that measures, and :func:`run_sdpa` returns nothing but the last
-states.
+certificate compares passes over one probe: :func:`run_eager` records the model's own attention,
+:func:`run_ours` the one that measures, and :func:`run_sdpa` transformers' SDPA, which shows no
+pattern.
 """
 
 from __future__ import annotations
@@ -262,16 +262,29 @@ def _joined(chunks: _SiteChunks, name: str) -> Tensor | None:
     return torch.cat(examples)
 
 
-# --- the last states alone ------------------------------------------------------------------------
+# --- transformers' SDPA ---------------------------------------------------------------------------
 
 
-def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
-    """Return the last hidden state of the model's SDPA run; None for a family without SDPA."""
+def run_sdpa(
+    loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite] | None = None
+) -> Recording | None:
+    """Run the model with transformers' SDPA, which shows no pattern; None where it has none.
+
+    Only what ``sites`` show is kept, or what all do.
+    """
+    recording = Recording(loaded.sites if sites is None else sites)
+
+    def keep_inputs(site: AttentionSite, inputs: AttentionInput) -> None:
+        recording.keep("inputs", site, inputs)
+
+    called = watch_inputs(loaded.sites, keep_inputs)
+    outputs = _watch_output_maps(loaded.sites, recording)
     try:
-        with use_implementation(loaded.model, "sdpa"), torch.no_grad():
-            return loaded.forward(**probe.inputs)
+        with use_implementation(loaded.model, "sdpa"), called, outputs, torch.no_grad():
+            recording.hidden = loaded.forward(**probe.inputs)
     except (ValueError, ImportError):  # what transformers raises where a family has none
         return None
+    return recording
 
 
 # --- for both recordings --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch import Tensor
 from headscope.analyses.explain.measure import Computed, ComputedAfter, rounded
 from headscope.analyses.explain.result import ExplainResult, ExplainStep, Matrix, StepCheck
 from headscope.models.anatomy.explain import SentenceRun
-from headscope.models.certificate.evidence import largest_gap
+from headscope.models.certificate.whole_runs import largest_gap
 
 
 @dataclass(frozen=True)
