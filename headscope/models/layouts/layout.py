@@ -84,6 +84,8 @@ class Layout:
     #: in transformers' table. While a model runs through our attention, the function in the table
     #: is ours; the forward of a module that bypasses the table is exchanged for :meth:`run`.
     bypasses: bool = False
+    #: Whether its modules round q and k to float32 before their product, whatever the model's dtype.
+    rounds_products: bool = False
     decoder_flag: str = "is_causal"  # The attribute that says that a query sees no later key
 
     # --- where the weights are ----------------------------------------------------------------

@@ -98,7 +98,7 @@ def run_eager(
     With ``scores`` the inputs of its softmaxes are kept besides.
     """
     recording = Recording(loaded.sites if sites is None else sites)
-    softmaxes = Softmaxes()
+    softmaxes = Softmaxes(products=any(site.layout.rounds_products for site in loaded.sites))
 
     def keep_inputs(site: AttentionSite, inputs: AttentionInput) -> None:
         recording.keep("inputs", site, inputs)
@@ -149,10 +149,14 @@ class Softmaxes(TorchFunctionMode):
 
     Not every module returns its pattern, so the call of softmax itself is intercepted.
 
-    Some families round their scores to float32 before the softmax, or the pattern after it,
-    whatever the dtype of the model. In a float64 model the rounding is undone here: scores and
-    pattern stay in float64, as ours are.
+    Some families round their scores to float32 before the softmax, or the pattern after it, or (with
+    ``products``) q and k before their product, whatever the dtype of the model. In a float64 model
+    the rounding is undone here: scores and pattern stay in float64, as ours are.
     """
+
+    def __init__(self, *, products: bool = False) -> None:
+        super().__init__()
+        self._products = products
 
     last: Tensor | None = None  # The last pattern, (batch, n_heads, query_pos, key_pos)
     entered: Tensor | None = None  # The scores that it was made of
@@ -171,6 +175,8 @@ class Softmaxes(TorchFunctionMode):
         """Run a function of torch: torch calls this for every function in the block."""
         name = getattr(func, "__name__", "")
         options = dict(kwargs or {})
+        if self._products and name == "to" and args[1:] == (torch.float32,) and _is_float64(args):
+            return args[0]
         if name == "softmax":
             return self._softmax(func, args, options)
         result = func(*args, **options)
@@ -282,6 +288,8 @@ def run_sdpa(
     outputs = _watch_output_maps(loaded.sites, recording)
     try:
         with use_implementation(loaded.model, "sdpa"), called, outputs, torch.no_grad():
+            if loaded.model.config._attn_implementation != "sdpa":  # transformers set nothing
+                return None
             recording.hidden = loaded.forward(**probe.inputs)
     except (ValueError, ImportError):  # what transformers raises where a family has none
         return None
