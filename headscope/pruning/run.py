@@ -165,11 +165,14 @@ def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
     if not options.repairs:
         # By default the last repair is surgeon: scale takes its place.
         repairs = (*repairs[:-1], Repair.scale)
+    why = "which read more than heads"
+    if not all(site.has_weights for site in loaded.sites):
+        why = "which headscope does not know"
     return Ways(
         methods,
         repairs,
-        f"surgeon cannot refit the output maps of {loaded.family}, which read more than heads; "
-        "fisher takes its place as method, scale as repair.",
+        f"surgeon cannot refit the output maps of {loaded.family}, {why}; fisher takes its place "
+        "as method, scale as repair.",
     )
 
 
