@@ -1,6 +1,7 @@
 """Every tiny random network: the families that headscope covers (README's table), and variants."""
 
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,9 @@ class Family:
             plain = not isinstance(module, nn.Embedding | nn.LayerNorm)
             if plain and isinstance(bias := getattr(module, "bias", None), Tensor):
                 nn.init.normal_(bias, std=0.3)
+        for name, gain in model.named_parameters():
+            if re.search(r"\.[qk]_(layer)?norm\.weight", name):  # or a lost one would not show
+                gain.data += torch.empty_like(gain).uniform_(-0.5, 0.5)
         return model.to(getattr(torch, dtype)).eval()
 
 
