@@ -1,7 +1,11 @@
 r"""Tasks of queries and documents: retrieval by embeddings, and reranking by a cross-encoder.
 
-First the two tasks (:mod:`.base` says what the methods of a task are for), then how a ranking is
-measured. ``relevance`` has, for each query, the grade of every document that was judged.
+First the two tasks, then how a ranking is measured. ``relevance`` has, for each query, the grade of
+every document that was judged.
+
+A task (:mod:`.base`) has these methods: ``_take`` makes rows of token ids of the examples,
+``_read`` keeps numbers of each row of a batch that has run, ``_by_example`` makes numbers of each
+example of them. ``_loss``, and the output e of ``_embed``, are differentiated by gates of heads.
 
 Documents are ordered by falling score. nDCG and recall are means over all orders of tied documents,
 so that the order of a file does not matter (McSherry & Najork 2008, ECIR); where one order is

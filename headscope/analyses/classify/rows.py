@@ -148,7 +148,7 @@ def _broadcasts(keys: Any, shape: tuple[int, ...]) -> bool:
 
 
 class RowMeasure(Accumulator):
-    """An accumulator of row summaries."""
+    """A measurement: its arrays are sums over a corpus, to which each batch is added."""
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
