@@ -82,11 +82,9 @@ _T5: dict[str, Any] = {
 #: Causal models that rotate; two heads share keys.
 _LLAMA: dict[str, Any] = {**_EURO, "head_dim": 8}
 #: Windows that every probe goes beyond, in some layers.
-_BY_LAYER: dict[str, Any] = {
-    "sliding_window": 6,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-}
-_GEMMA = {**_LLAMA, "query_pre_attn_scalar": 6}
+_WINDOW = {"sliding_window": 6, "sliding_window_pattern": 2}
+_QWEN = {**_LLAMA, **_WINDOW, "use_sliding_window": True, "max_window_layers": 1}
+_GEMMA = {**_LLAMA, **_WINDOW, "query_pre_attn_scalar": 6}
 _EXPERTS = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2}
 _MOE: dict[str, Any] = {**_LLAMA, **_EXPERTS, "moe_intermediate_size": 16}
 _DECODER = ("decoder",)
@@ -150,21 +148,21 @@ COVERED = (
     Family("gpt2", "gpt2", ("decoder",)),
     Family("llama", "rotary", _DECODER, _LLAMA),
     Family("mistral", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
-    Family("qwen2", "rotary", _DECODER, {**_LLAMA, **_BY_LAYER, "use_sliding_window": True}),
+    Family("qwen2", "rotary", _DECODER, _QWEN),
     Family("gemma", "rotary", _DECODER, _LLAMA),
-    Family("gemma2", "rotary", _DECODER, {**_GEMMA, **_BY_LAYER, "attn_logit_softcapping": 2.0}),
+    Family("gemma2", "rotary", _DECODER, {**_GEMMA, "attn_logit_softcapping": 2.0}),
     Family("granite", "rotary", _DECODER, {**_LLAMA, "attention_multiplier": 0.2}),
     Family("starcoder2", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
-    Family("smollm3", "rotary", _DECODER, {**_LLAMA, "no_rope_layers": [1, 0, 1]}),
+    Family("smollm3", "rotary", _DECODER, {**_LLAMA, "no_rope_layer_interval": 2}),
     Family("mixtral", "rotary", _DECODER, _MOE),
     Family("qwen2_moe", "rotary", _DECODER, {**_MOE, "shared_expert_intermediate_size": 16}),
-    Family("qwen3", "normed", _DECODER, {**_LLAMA, **_BY_LAYER, "use_sliding_window": True}),
+    Family("qwen3", "normed", _DECODER, _QWEN),
     Family("qwen3_moe", "normed", _DECODER, _MOE),
-    Family("gemma3_text", "normed", _DECODER, {**_GEMMA, **_BY_LAYER}),
+    Family("gemma3_text", "normed", _DECODER, _GEMMA),
     Family(
         "gemma3_text",
         "normed",
-        changes={**_GEMMA, **_BY_LAYER, "use_bidirectional_attention": True},
+        changes={**_GEMMA, "use_bidirectional_attention": True},
         variant="both directions",
     ),
     Family("olmo2", "normed", _DECODER, _LLAMA),
