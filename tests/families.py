@@ -49,7 +49,8 @@ class Family:
         model = auto.from_config(config)
         for module in model.modules():
             plain = not isinstance(module, nn.Embedding | nn.LayerNorm)
-            if plain and isinstance(bias := getattr(module, "bias", None), Tensor):
+            bias = getattr(module, "bias", None)
+            if plain and isinstance(bias, Tensor) and bias.is_floating_point():
                 nn.init.normal_(bias, std=0.3)
         for name, gain in model.named_parameters():
             if re.search(r"\.[qk]_(layer)?norm\.weight", name):  # or a lost one would not show
@@ -74,6 +75,14 @@ _V3 = {"share_att_key": True, "norm_rel_ebd": "layer_norm"}
 _CONV = {**_EMBEDDING, "num_attention_heads": 8, "head_ratio": 2, "conv_kernel_size": 3}
 _SQUEEZE = {"embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2}
 _EURO = {"num_key_value_heads": 2, **_ENDS}
+_NEOX: dict[str, Any] = {**_ENDS, "rotary_pct": 0.25}
+_NEO: dict[str, Any] = {
+    **{**_ENDS, "num_layers": 3, "num_heads": 4, "window_size": 5},
+    "attention_types": [[["global", "local", "global"], 1]],
+}
+_GPTJ: dict[str, Any] = {**_ENDS, "rotary_dim": 4}
+_OPT: dict[str, Any] = {**_ENDS, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3}
+_FALCON: dict[str, Any] = {**_ENDS, "bias": True}
 _T5: dict[str, Any] = {
     **{"vocab_size": 61, "d_model": 32, "d_kv": 8, "d_ff": 48},
     **{"num_layers": 2, "num_decoder_layers": 3, "num_heads": 4},
@@ -170,6 +179,19 @@ COVERED = (
     Family("phi", "phi", _DECODER, {**_EURO, "qk_layernorm": True}),
     Family("phi3", "phi3", _DECODER, {**_EURO, "sliding_window": 6}),
     Family("modernbert-decoder", "modernbert-decoder", _DECODER, _MODERN),
+    Family("gpt_neox", "gpt_neox", ("decoder",), changes=_NEOX),
+    Family("gpt_neo", "gpt_neo", ("decoder",), changes=_NEO),
+    Family("gptj", "gptj", ("decoder",), changes=_GPTJ),
+    Family("opt", "opt", ("decoder",), changes=_OPT),
+    Family("bloom", "bloom", ("decoder",), changes=_ENDS),
+    Family("falcon", "falcon", ("decoder",), changes=_FALCON, variant="one key"),
+    Family(
+        "falcon",
+        "falcon",
+        ("decoder",),
+        changes={**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
+        variant="shared keys",
+    ),
     Family("bart", "bart", _ALL),
     Family("mbart", "bart", _ALL),
     Family("marian", "bart", _ALL),
@@ -215,6 +237,11 @@ VARIANTS = (
     Family("esm", "esm", changes=_ESM, variant="absolute"),
     _variant("esm", "masked tokens", token_dropout=True, emb_layer_norm_before=True),
     _variant("nomic_bert", "far", rope_parameters=_ROPE),
+    _variant("gpt_neox", "one after the other", use_parallel_residual=False, rotary_pct=1.0),
+    _variant("opt", "norms after", do_layer_norm_before=False, word_embed_proj_dim=16),
+    _variant("gptj", "all turned", rotary_dim=8),
+    _variant("falcon, one key", "own keys", multi_query=False),
+    _variant("falcon, one key", "by distance", multi_query=False, alibi=True, parallel_attn=False),
     _variant("rembert", "decoder", is_decoder=True),
     _variant("xlm", "sinusoids", sinusoidal_embeddings=True),
     _variant("convbert", "wide kernel", conv_kernel_size=9),

@@ -212,6 +212,15 @@ class Layout:
             x_q=x, x_k=x if source is None else source, mask=mask, arguments=arguments
         )
 
+    def mended(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return other arguments for the module's own eager forward, where that has a fault.
+
+        None for none: what every family but Falcon has.
+        """
+        return None
+
     # --- running a module whose forward is exchanged --------------------------------------------
 
     def run(

@@ -27,7 +27,7 @@ from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
 from headscope.models.run.routing import Router, SiteObserver, routed
-from headscope.models.run.site_hooks import watch_inputs, watch_outputs
+from headscope.models.run.site_hooks import mended_forwards, watch_inputs, watch_outputs
 
 #: Pattern entries of a chunk: fewer than in normal use, so that the long probe is cut into chunks
 #: for every model with more than two heads.
@@ -118,6 +118,7 @@ def run_eager(
     with ExitStack() as watching:
         watching.enter_context(watch_inputs(loaded.sites, keep_inputs))
         watching.enter_context(watch_outputs(loaded.sites, keep_pattern))
+        watching.enter_context(mended_forwards(loaded.sites))
         watching.enter_context(use_implementation(loaded.model, "eager"))
         watching.enter_context(torch.no_grad())
         watching.enter_context(_watch_output_maps(loaded.sites, recording))
