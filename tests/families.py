@@ -160,7 +160,12 @@ COVERED = (
     Family("qwen2", "rotary", _DECODER, _QWEN),
     Family("gemma", "rotary", _DECODER, _LLAMA),
     Family("gemma2", "rotary", _DECODER, {**_GEMMA, "attn_logit_softcapping": 2.0}),
-    Family("granite", "rotary", _DECODER, {**_LLAMA, "attention_multiplier": 0.2}),
+    Family(
+        "granite",
+        "rotary",
+        _DECODER,
+        {**_LLAMA, "attention_multiplier": 0.2, "residual_multiplier": 0.3},
+    ),
     Family("starcoder2", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
     Family("smollm3", "rotary", _DECODER, {**_LLAMA, "no_rope_layer_interval": 2}),
     Family("mixtral", "rotary", _DECODER, _MOE),
