@@ -77,8 +77,8 @@ _SQUEEZE = {"embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2}
 _EURO = {"num_key_value_heads": 2, **_ENDS}
 _NEOX: dict[str, Any] = {**_ENDS, "rotary_pct": 0.25}
 _NEO: dict[str, Any] = {
-    **{**_ENDS, "num_layers": 3, "num_heads": 4, "window_size": 5},
-    "attention_types": [[["global", "local", "global"], 1]],
+    **{**_ENDS, "num_hidden_layers": 2, "window_size": 5},
+    "attention_types": [[["global", "local"], 1]],
 }
 _GPTJ: dict[str, Any] = {**_ENDS, "rotary_dim": 4}
 _OPT: dict[str, Any] = {**_ENDS, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3}

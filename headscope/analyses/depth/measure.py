@@ -113,7 +113,7 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     # Eager attention is given every mask; other implementations may get none.
     eager = use_implementation(loaded.model, "eager")
     seeing = watch_inputs(loaded.sites, see)
-    with capture(between_layers) as seen, seeing, eager, torch.no_grad(), Softmaxes():
+    with capture(between_layers) as seen, seeing, eager, torch.no_grad(), Softmaxes.of(loaded):
         loaded.forward(input_ids, torch.ones_like(input_ids))
     first_state, _ = seen[layers[0].enters]
     states = [first_state]
@@ -196,7 +196,10 @@ def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router)
 def with_states(read: AttentionInput, x: Tensor) -> AttentionInput:
     """Return what self-attention was called with, with other states: its first argument."""
     first_argument = next(iter(read.arguments))
-    return replace(read, x_q=x, x_k=x, arguments={**read.arguments, first_argument: x})
+    arguments = {**read.arguments, first_argument: x}
+    if "residual" in arguments:  # Bloom's module adds the skip connection, here the layer does
+        arguments["residual"] = torch.zeros_like(x)
+    return replace(read, x_q=x, x_k=x, arguments=arguments)
 
 
 def measure_ratios(

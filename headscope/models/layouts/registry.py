@@ -129,6 +129,7 @@ LAYOUTS: tuple[Layout, ...] = (
         out="out_proj",
         needs="attention_type",
         bypasses=True,
+        rounds_products=True,
     ),
     Layout(
         "gptj",
@@ -139,6 +140,7 @@ LAYOUTS: tuple[Layout, ...] = (
         needs="pos_embd_dim",
         steps=(NeighbourPairs(),),
         bypasses=True,
+        rounds_products=True,
     ),
     FalconLayout(
         "falcon",
