@@ -60,7 +60,7 @@ from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
-from headscope.models.run.recording import Softmaxes
+from headscope.models.run.recording import Softmaxes, unrounded
 from headscope.models.run.routing import Router
 from headscope.models.run.site_hooks import watch_inputs
 from headscope.models.run.watched import ModuleTurn, capture, is_norm
@@ -214,7 +214,7 @@ def measure_ratios(
     gap = 0.0
     ratios: list[list[Array]] = []  # By variant and point
     first_attended: dict[bool, Tensor] = {}
-    with torch.no_grad(), fast_products(loaded.model):
+    with torch.no_grad(), fast_products(loaded.model), unrounded(loaded):
         for variant in VARIANTS:
             by_point: list[Array] = []
             states = run_variant(layers, router, run, variant, first_attended)

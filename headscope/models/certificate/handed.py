@@ -66,7 +66,7 @@ def run_handed(site: AttentionSite, record: SiteRecord, allowed: Tensor) -> Hand
 def distance(
     site: AttentionSite, run: HandedRun | None, record: SiteRecord, real: Tensor, allowed: Tensor
 ) -> Distance:
-    """Compare the pattern and z of a record with the textbook form; ``out`` is the distance of z."""
+    """Compare the pattern and z of a record with the textbook form; ``out`` is that of z."""
     if run is None or record.q is None or record.k is None or record.v is None:
         return Distance(None, None)
     assert site.scale is not None
