@@ -60,10 +60,10 @@ from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
-from headscope.models.run.recording import Softmaxes
+from headscope.models.run.recording import Softmaxes, unrounded
 from headscope.models.run.routing import Router
 from headscope.models.run.site_hooks import watch_inputs
-from headscope.models.run.watched import ModuleTurn, capture
+from headscope.models.run.watched import ModuleTurn, capture, is_norm
 
 
 @dataclass(frozen=True)
@@ -160,16 +160,21 @@ def run_variant(
             attended = attend(site, normed(attention.before, x), run.inputs[site.row], router)
         if i == 0:
             first_attended[norm_before] = attended
-        summed = x + attended if variant.skip else attended
+        written = attention.factor * normed(attention.within, attended)
+        network_reads = x  # where it runs beside attention
+        summed = x + written if variant.skip else written
         x = normed(attention.after, summed)
+        if not layer.parallel:
+            network_reads = x
 
         # The feed-forward network
         if variant.ffn:
             network = layer.network
-            hidden = normed(network.before, x)
+            hidden = normed(network.before, network_reads)
             for module_turn in network.modules:
-                hidden = module_turn.module(hidden)
-            x = normed(network.after, x + hidden)
+                if variant.layernorm or not is_norm(module_turn.module):
+                    hidden = module_turn.module(hidden)
+            x = normed(network.after, x + network.factor * hidden)
         yield x
     router.check_calls()
 
@@ -209,7 +214,7 @@ def measure_ratios(
     gap = 0.0
     ratios: list[list[Array]] = []  # By variant and point
     first_attended: dict[bool, Tensor] = {}
-    with torch.no_grad(), fast_products(loaded.model):
+    with torch.no_grad(), fast_products(loaded.model), unrounded(loaded):
         for variant in VARIANTS:
             by_point: list[Array] = []
             states = run_variant(layers, router, run, variant, first_attended)

@@ -218,6 +218,11 @@ class Softmaxes(TorchFunctionMode):
         return pattern
 
 
+def unrounded(loaded: LoadedModel) -> AbstractContextManager[object]:
+    """Keep what a float64 model's softmaxes round to float32 in float64, also a router's."""
+    return Softmaxes.of(loaded) if loaded.dtype == "float64" else nullcontext()
+
+
 def _is_float64(args: tuple[Any, ...]) -> bool:
     """Whether the first argument of a call is a float64 tensor."""
     return bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
@@ -241,7 +246,11 @@ def run_ours(
     router = Router(loaded.sites, [chunks], chunk_entries=_CHUNK)
     recording = Recording(sites, calls=router.calls)
     try:
-        with routed(loaded.model, router), _watch_output_maps(loaded.sites, recording):
+        with (
+            routed(loaded.model, router),
+            _watch_output_maps(loaded.sites, recording),
+            unrounded(loaded),
+        ):
             recording.hidden = loaded.forward(**probe.inputs)
     except HeadscopeError as error:
         recording.failure = str(error)
@@ -311,7 +320,8 @@ def run_sdpa(
     outputs = _watch_output_maps(loaded.sites, recording)
     handed = _watch_handed(loaded, recording)
     try:
-        with use_implementation(loaded.model, "sdpa"), called, outputs, handed, torch.no_grad():
+        sdpa = use_implementation(loaded.model, "sdpa")
+        with sdpa, called, outputs, handed, torch.no_grad(), unrounded(loaded):
             if loaded.model.config._attn_implementation != "sdpa":  # transformers set nothing
                 return None
             recording.hidden = loaded.forward(**probe.inputs)

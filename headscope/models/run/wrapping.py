@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
 from headscope.models.layouts.families import COVERED, other_input, refuse
 from headscope.models.layouts.sites import find_sites
@@ -46,6 +48,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     # Describe it, and find its attention sites by running three tokens.
     task_head = task_head_of(type(network).__name__)
     parameter = next(base.parameters())
+    if parameter.dtype == torch.float64 and getattr(base.config, "_experts_implementation", None):
+        network.set_experts_implementation("eager")  # grouped products of experts know no float64
     loaded = LoadedModel(
         name=name,
         model=base,
