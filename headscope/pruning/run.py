@@ -23,6 +23,7 @@ from headscope.core.processes import alone, current
 from headscope.core.progress import Progress, progress_of_part
 from headscope.core.serialise import SCHEMA
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.copies import has_all_weights
 from headscope.pruning.curves import Outcome, run_curves, units_by_name, units_without_roles
 from headscope.pruning.keep import choose_version, keep
 from headscope.pruning.max_drop import prune_within_loss, unseen_examples
@@ -166,7 +167,7 @@ def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
         # By default the last repair is surgeon: scale takes its place.
         repairs = (*repairs[:-1], Repair.scale)
     why = "which read more than heads"
-    if not all(site.has_weights for site in loaded.sites):
+    if not has_all_weights(loaded):
         why = "which headscope does not know"
     return Ways(
         methods,

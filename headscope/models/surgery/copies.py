@@ -89,8 +89,13 @@ def remove_heads(
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
+def has_all_weights(loaded: LoadedModel) -> bool:
+    """Whether it is known where every head's weights are."""
+    return all(site.has_weights for site in loaded.sites)
+
+
 def need_weights(loaded: LoadedModel) -> None:
-    """Refuse a model whose heads' weights are not known."""
+    """Refuse a model of which that is not known."""
     for site in loaded.sites:
         site.stored()
 
