@@ -343,7 +343,9 @@ def _factor(norms: Sequence[Call], state: Tensor, written: Tensor, start: int) -
     The sum that the norm takes, less the state, is a multiple of what was written.
     """
     for norm in norms:
-        if norm.start > start and norm.x is not None and norm.x.shape == state.shape:
+        if norm.start <= start or norm.x is None or norm.x.shape != state.shape:
+            continue
+        if not near(state, norm.x):  # that of a network beside attention
             added = norm.x - state
             factor = float((added * written).sum() / written.square().sum())
             if abs(factor - 1) > _CLOSE_TO_1 and near(factor * written, added, norm.x):

@@ -292,8 +292,13 @@ def record(
             norms = (sublayer.within, sublayer.after)
             watched += [norm for norm in norms if norm is not None]
     options: dict[str, Any] = {"select": select, **(decoder or {})}
-    with capture(watched) as seen, intervene(loaded, attention=attend) as router:
+    with capture(watched) as captured, intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **options)
+    # Some families norm all tokens of a batch on one axis (OPT).
+    seen = {
+        turn: (x.reshape(hidden.shape), y.reshape(hidden.shape))
+        for turn, (x, y) in captured.items()
+    }
 
     return RecordedRun(
         hidden=hidden,
