@@ -190,7 +190,7 @@ def _after_attention(
         down=LinearMap(down),
         activation=activation,
         layer_in=layer_in,
-        summed=norm_in,
-        normed=norm_out,
+        summed=norm_in.view_as(summed),  # OPT's norms see the tokens of all examples in one row
+        normed=norm_out.view_as(summed),
         layer_out=layer_out,
     )
