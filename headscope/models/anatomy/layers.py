@@ -347,8 +347,6 @@ def _factor(norms: Sequence[Call], state: Tensor, written: Tensor, start: int) -
             continue
         if not near(state, norm.x):  # that of a network beside attention
             added = norm.x - state
-            if not bool(added.any()):  # a norm of a network beside attention
-                continue
             factor = float((added * written).sum() / written.square().sum())
             if abs(factor - 1) > _CLOSE_TO_1 and near(factor * written, added, norm.x):
                 return factor
