@@ -31,15 +31,20 @@ LARGE = 20_000.0
 
 
 @cache
-def opened(name: str) -> LoadedModel:
+def opened(name: str, dtype: str = "float32") -> LoadedModel:
     if name == "large states":
-        return headscope.wrap(with_large_states())
-    return headscope.wrap(tiny(name))
+        return headscope.wrap(with_large_states().to(getattr(torch, dtype)))
+    return headscope.wrap(tiny(name, dtype))
 
 
 @pytest.fixture
-def loaded(name: str) -> LoadedModel:
-    model = opened(name)
+def dtype() -> str:
+    return "float32"
+
+
+@pytest.fixture
+def loaded(name: str, dtype: str) -> LoadedModel:
+    model = opened(name, dtype)
     model.certificate = None
     return model
 
@@ -117,7 +122,15 @@ READINGS = {
 }
 
 
-@pytest.mark.parametrize("name", ["eurobert, shared keys", "large states"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("eurobert, shared keys", "float32"),
+        ("eurobert, shared keys", "bfloat16"),
+        ("large states", "float32"),
+        ("large states", "bfloat16"),
+    ],
+)
 @pytest.mark.parametrize("fault", READINGS)
 def test_a_wrong_reading_of_one_layer_fails(fault, name, loaded, monkeypatch):
     READINGS[fault](monkeypatch)
@@ -172,6 +185,19 @@ def test_a_wrong_installed_attention_in_one_layer_fails(fault, name, loaded, mon
     result = validate_model(loaded)
     assert not result.passed
     assert any(f"layer {LAYER}: " in reason for reason in result.reasons), result.reasons
+
+
+def test_half_precision_widens_one_layer_and_puts_it_back():
+    """The weights are the model's own again, to the bit and at their own addresses."""
+    loaded = opened("eurobert, shared keys", "bfloat16")
+    loaded.certificate = None
+    before = {name: (p.data_ptr(), p.clone()) for name, p in loaded.model.named_parameters()}
+    assert validate_model(loaded).passed
+    for name, parameter in loaded.model.named_parameters():
+        address, value = before[name]
+        assert parameter.dtype == torch.bfloat16
+        assert parameter.data_ptr() == address
+        assert torch.equal(parameter, value)
 
 
 # --- the model's own runs -------------------------------------------------------------------------

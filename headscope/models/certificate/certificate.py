@@ -264,7 +264,7 @@ def _run_probe(loaded: LoadedModel, probe: Probe) -> _ProbeRuns:
         ours = run_ours(loaded, probe, sites)
         for site in sites:
             calls = ours.calls.get((site.stack, site.layer), 0)
-            evidence.append(gather(site, calls, own, ours, probe))
+            evidence.append(gather(loaded, site, calls, own, ours, probe))
         for run in (*own, ours):
             if run is not None:
                 run.seen.clear()

@@ -38,10 +38,12 @@ from headscope.models.certificate.canonical import (
     distance,
     run_canonical,
 )
+from headscope.models.certificate.in_float32 import float32_distance
 from headscope.models.certificate.validation import LayerCheck
 from headscope.models.certificate.whole_runs import NOT_COMPARED, OwnRuns, RunGaps, finite, worst
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import Heads
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
 from headscope.models.run.recording import Recording, SiteRecord
 
@@ -90,7 +92,12 @@ class Evidence:
 
 
 def gather(
-    site: AttentionSite, calls: int, own: OwnRuns, ours_run: Recording, probe: Probe
+    loaded: LoadedModel,
+    site: AttentionSite,
+    calls: int,
+    own: OwnRuns,
+    ours_run: Recording,
+    probe: Probe,
 ) -> Evidence:
     """Compare what one site showed on one probe: in the model's own runs, and in ours.
 
@@ -106,7 +113,9 @@ def gather(
     canonical = run_canonical(site, eager, allowed)
 
     # Local: the model's pattern and output against the textbook form of the very same inputs.
-    local = distance(site, canonical, eager, real)
+    local = float32_distance(loaded, site, eager.inputs, allowed, real)
+    if local is None:
+        local = distance(site, canonical, eager, real)
 
     # Local: each program's pattern, z and output against the exact ones of its own q, k and v.
     agreements = _agreements(site, eager, ours, canonical, real, allowed)

@@ -34,7 +34,7 @@ from headscope.models.run.site_hooks import watch_inputs, watch_outputs
 _CHUNK = 1 << 17
 #: What torch and Python raise where headscope takes a family's attention for another one: tensors
 #: do not fit, or arguments are not there.
-_MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
+MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _project_again(recording: Recording) -> None:
     A site whose family is misread stays without them, and the certificate says so.
     """
     for site in recording.sites:
-        with suppress(*_MISREAD):
+        with suppress(*MISREAD):
             inputs = recording.seen["inputs"][site.row]
             projected = site.project(inputs)  # by W_Q, W_K and W_V
             heads = site.as_scored(projected, inputs)  # normed and rotated as the family does it
@@ -218,7 +218,7 @@ def run_ours(
             recording.hidden = loaded.forward(**probe.inputs)
     except HeadscopeError as error:
         recording.failure = str(error)
-    except _MISREAD as error:
+    except MISREAD as error:
         recording.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
     recording.masks_seen = router.masks_seen
     for site in sites:
