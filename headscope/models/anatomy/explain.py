@@ -23,7 +23,7 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.models.anatomy.feed_forward import sizes_of
 from headscope.models.anatomy.layers import Layer, take_apart
 from headscope.models.certificate.canonical import allowed_keys
-from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads, LinearMap
 from headscope.models.run.loaded import LoadedModel
