@@ -180,8 +180,14 @@ class Layout:
         return float(scaling) if isinstance(scaling, int | float) else None
 
     def causal(self, module: nn.Module) -> bool:
-        """Whether a query sees no later key."""
-        return getattr(module, self.decoder_flag, False) is True
+        """Whether a query sees no later key.
+
+        An embedder built on a decoder may lift that by its configuration (``is_causal``), which
+        transformers follows as it makes the mask.
+        """
+        config = getattr(module, "config", None)
+        lifted = getattr(config, "is_causal", None) is False
+        return getattr(module, self.decoder_flag, False) is True and not lifted
 
     def window(self, module: nn.Module) -> int | None:
         """Return how many positions away a key may be; None for any."""
