@@ -1,6 +1,7 @@
 """Every tiny random network: the families that headscope covers (README's table), and variants."""
 
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,9 @@ class Family:
             plain = not isinstance(module, nn.Embedding | nn.LayerNorm)
             if plain and isinstance(bias := getattr(module, "bias", None), Tensor):
                 nn.init.normal_(bias, std=0.3)
+        for name, gain in model.named_parameters():
+            if re.search(r"\.[qk]_(layer)?norm\.weight", name):  # or a lost one would not show
+                gain.data += torch.empty_like(gain).uniform_(-0.5, 0.5)
         return model.to(getattr(torch, dtype)).eval()
 
 
@@ -75,6 +79,17 @@ _T5: dict[str, Any] = {
     **{"num_layers": 2, "num_decoder_layers": 3, "num_heads": 4},
     **{"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
 }
+#: Causal models that rotate; two heads share keys.
+_LLAMA: dict[str, Any] = {**_EURO, "head_dim": 8}
+#: Windows that every probe goes beyond, in some layers.
+_BY_LAYER: dict[str, Any] = {
+    "sliding_window": 6,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+_GEMMA = {**_LLAMA, "query_pre_attn_scalar": 6}
+_EXPERTS = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2}
+_MOE: dict[str, Any] = {**_LLAMA, **_EXPERTS, "moe_intermediate_size": 16}
+_DECODER = ("decoder",)
 
 COVERED = (
     Family("bert"),
@@ -133,6 +148,30 @@ COVERED = (
     ),
     Family("eurobert", "rotary", changes=_EURO, variant="shared keys"),
     Family("gpt2", "gpt2", ("decoder",)),
+    Family("llama", "rotary", _DECODER, _LLAMA),
+    Family("mistral", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
+    Family("qwen2", "rotary", _DECODER, {**_LLAMA, **_BY_LAYER, "use_sliding_window": True}),
+    Family("gemma", "rotary", _DECODER, _LLAMA),
+    Family("gemma2", "rotary", _DECODER, {**_GEMMA, **_BY_LAYER, "attn_logit_softcapping": 2.0}),
+    Family("granite", "rotary", _DECODER, {**_LLAMA, "attention_multiplier": 0.2}),
+    Family("starcoder2", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
+    Family("smollm3", "rotary", _DECODER, {**_LLAMA, "no_rope_layers": [1, 0, 1]}),
+    Family("mixtral", "rotary", _DECODER, _MOE),
+    Family("qwen2_moe", "rotary", _DECODER, {**_MOE, "shared_expert_intermediate_size": 16}),
+    Family("qwen3", "normed", _DECODER, {**_LLAMA, **_BY_LAYER, "use_sliding_window": True}),
+    Family("qwen3_moe", "normed", _DECODER, _MOE),
+    Family("gemma3_text", "normed", _DECODER, {**_GEMMA, **_BY_LAYER}),
+    Family(
+        "gemma3_text",
+        "normed",
+        changes={**_GEMMA, **_BY_LAYER, "use_bidirectional_attention": True},
+        variant="both directions",
+    ),
+    Family("olmo2", "normed", _DECODER, _LLAMA),
+    Family("olmoe", "normed", _DECODER, {**_MOE, "clip_qkv": 1.0}),
+    Family("phi", "phi", _DECODER, {**_EURO, "qk_layernorm": True}),
+    Family("phi3", "phi3", _DECODER, {**_EURO, "sliding_window": 6}),
+    Family("modernbert-decoder", "modernbert-decoder", _DECODER, _MODERN),
     Family("bart", "bart", _ALL),
     Family("mbart", "bart", _ALL),
     Family("marian", "bart", _ALL),
@@ -162,7 +201,7 @@ def _deberta(version: int, variant: str, **changes: Any) -> Family:
     return Family(kind, kind, changes=changes, variant=variant)
 
 
-_BY_LAYER = {"scale_attn_by_inverse_layer_idx": True}
+_LATER_LESS = {"scale_attn_by_inverse_layer_idx": True}
 _ROPE = {"rope_type": "linear", "factor": 4.0}
 _NARROW = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
 #: Beside the table; every probe of 40 tokens or more goes beyond tables and buckets named "short".
@@ -172,9 +211,9 @@ VARIANTS = (
     _variant("modernbert", "biases", attention_bias=True),
     _variant("eurobert, shared keys", "one key", num_key_value_heads=1, attention_bias=True),
     _variant("eurobert, shared keys", "own keys", num_key_value_heads=4),
-    _variant("gpt2", "by layer", **_BY_LAYER),
+    _variant("gpt2", "by layer", **_LATER_LESS),
     _variant("gpt2", "unscaled", scale_attn_weights=False),
-    _variant("gpt2", "reordered", **_BY_LAYER, reorder_and_upcast_attn=True),
+    _variant("gpt2", "reordered", **_LATER_LESS, reorder_and_upcast_attn=True),
     Family("esm", "esm", changes=_ESM, variant="absolute"),
     _variant("esm", "masked tokens", token_dropout=True, emb_layer_norm_before=True),
     _variant("nomic_bert", "far", rope_parameters=_ROPE),

@@ -260,7 +260,7 @@ def record(
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
-        pattern = attention_pattern(q, k, scale=scale, mask=mask)
+        pattern = attention_pattern(q, k, scale=scale, softcap=site.softcap, mask=mask)
         z = pattern @ v
         sources = (pattern, v) if patterns else None
         z_and_sources[site.row] = (z, sources)

@@ -255,7 +255,18 @@ def _agreements(
             return []
         try:
             bias = _bias(site, q, k, eager)
-            results.append(agreement(pattern, q, k, scale, real, allowed=allowed, bias=bias))
+            results.append(
+                agreement(
+                    pattern,
+                    q,
+                    k,
+                    scale,
+                    real,
+                    softcap=site.softcap,
+                    allowed=allowed,
+                    bias=bias,
+                )
+            )
         except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
             return []
     return results

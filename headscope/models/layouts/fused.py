@@ -60,6 +60,8 @@ class FusedMap(LinearMap):
 
     def leaving(self, returned: Tensor) -> Tensor:
         """Pick this map's outputs from those of all three, (batch, pos, n_out)."""
+        if returned.shape[-1] != len(super().weight):  # extended: keys of each head (phi3.py)
+            return FusedMap(self.module, self.index)._rows(returned, -1)
         return self._rows(returned, -1)
 
     def _rows(self, tensor: Tensor, axis: int) -> Tensor:
@@ -89,11 +91,21 @@ class Fused(ABC):
         fused: Any = getattr(module, self.name, None)
         if not is_linear(fused):
             return None
-        return self.map(fused, 0, d_head), self.map(fused, 1, d_head), self.map(fused, 2, d_head)
+        block = self.block(d_head)
+        shares = self.shares(module)
+        return (
+            FusedMap(fused, 0, block, shares),
+            FusedMap(fused, 1, block, shares),
+            FusedMap(fused, 2, block, shares),
+        )
 
-    @abstractmethod
-    def map(self, fused: nn.Module, index: int, d_head: int) -> LinearMap:
-        """Return the map of q (index 0), of k (1) or of v (2)."""
+    def block(self, d_head: int) -> int | None:
+        """Return the rows of a block; None where the whole map is one."""
+        return None
+
+    def shares(self, module: nn.Module) -> tuple[int, int, int]:
+        """Return the proportions of a block's rows of q, k and v."""
+        return (1, 1, 1)
 
     @abstractmethod
     def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
@@ -103,10 +115,6 @@ class Fused(ABC):
 class Stacked(Fused):
     """All rows of q, then all of k, then all of v."""
 
-    def map(self, fused: nn.Module, index: int, d_head: int) -> LinearMap:
-        """Return a third of the map."""
-        return FusedMap(fused, index)
-
     def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
         """List weight and bias, in each third of which a head has ``d_head`` rows."""
         return rows_of_linear(getattr(module, self.name), d_head, stacked_maps=3)
@@ -115,9 +123,9 @@ class Stacked(Fused):
 class ByHead(Fused):
     """The rows of a head's q, k and v side by side, head after head."""
 
-    def map(self, fused: nn.Module, index: int, d_head: int) -> LinearMap:
-        """Return a third of each head's rows."""
-        return FusedMap(fused, index, block=3 * d_head)
+    def block(self, d_head: int) -> int | None:
+        """Return the rows of one head's q, k and v."""
+        return 3 * d_head
 
     def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
         """List weight and bias, in which a head has ``3 * d_head`` rows side by side."""

@@ -179,14 +179,31 @@ class Layout:
         scaling = getattr(module, "scaling", None)
         return float(scaling) if isinstance(scaling, int | float) else None
 
+    def softcap(self, module: nn.Module) -> float | None:
+        """Return what bounds the scaled scores (``attention.capped``); None for nothing."""
+        softcap: float | None = getattr(module, "attn_logit_softcapping", None)
+        return softcap
+
     def causal(self, module: nn.Module) -> bool:
-        """Whether a query sees no later key."""
-        return getattr(module, self.decoder_flag, False) is True
+        """Whether a query sees no later key.
+
+        An embedder built on a decoder may lift that by its configuration (``is_causal``), which
+        transformers follows as it makes the mask.
+        """
+        config = getattr(module, "config", None)
+        lifted = getattr(config, "is_causal", None) is False
+        return getattr(module, self.decoder_flag, False) is True and not lifted
 
     def window(self, module: nn.Module) -> int | None:
-        """Return how many positions away a key may be; None for any."""
-        # A module states the smallest distance that is invisible.
-        first_invisible: int | None = getattr(module, "sliding_window", None)
+        """Return how many positions away a key may be; None for any.
+
+        Stated by the module, or by the configuration for all layers alike.
+        """
+        config = getattr(module, "config", None)
+        by_layer = getattr(config, "layer_types", None) is not None
+        stated_by = module if by_layer or hasattr(module, "sliding_window") else config
+        # What is stated is the smallest distance that is invisible.
+        first_invisible: int | None = getattr(stated_by, "sliding_window", None)
         return None if first_invisible is None else first_invisible - 1
 
     def read(
@@ -265,6 +282,11 @@ class AttentionSite(AttentionModule):
     def scale(self) -> float | None:
         """What the module multiplies the scores by, or None for 1 / sqrt(d_head)."""
         return self.layout.scale(self.module, self.d_head)
+
+    @property
+    def softcap(self) -> float | None:
+        """What bounds the scaled scores (``attention.capped``), or None for nothing."""
+        return self.layout.softcap(self.module)
 
     @property
     def causal(self) -> bool:

@@ -18,6 +18,9 @@ from transformers.pytorch_utils import Conv1D
 
 from headscope.attention import Mask
 
+#: Attribute of an attention module that lost heads: the original indices of the rest.
+HEAD_IDS = "headscope_head_ids"
+
 
 @dataclass(frozen=True)
 class LinearMap:

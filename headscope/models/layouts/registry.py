@@ -18,10 +18,12 @@ from headscope.models.layouts.fused import Stacked
 from headscope.models.layouts.gpt2 import Gpt2Layout
 from headscope.models.layouts.layout import Layout
 from headscope.models.layouts.mobilebert import MobileBertLayout
+from headscope.models.layouts.normed import HeadNorm, NormedLayout
+from headscope.models.layouts.phi3 import Phi3Layout, StackedGroups
 from headscope.models.layouts.relative import MPNetLayout, T5Bias, T5Layout, UMT5Layout
 from headscope.models.layouts.roformer import NeighbourRotation
 from headscope.models.layouts.squeezebert import SqueezeBertLayout
-from headscope.models.layouts.steps import HandedBias, Rotation, SharedKeys
+from headscope.models.layouts.steps import Clip, HandedBias, Rotation, SharedKeys
 from headscope.models.layouts.xlm import XlmLayout
 
 #: Tried in order; the first that fits wins.
@@ -67,11 +69,42 @@ LAYOUTS: tuple[Layout, ...] = (
         bypasses=True,
     ),
     InterleavedLayout("deberta", needs="pos_att_type", steps=(PositionTerms(),), bypasses=True),
+    NormedLayout(
+        "normed",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="o_proj",
+        needs="q_norm",
+        steps=(HeadNorm(), Clip(), Rotation(), SharedKeys()),
+    ),
     Layout(
         "rotary",
         q="q_proj",
         k="k_proj",
         v="v_proj",
+        out="o_proj",
+        steps=(Clip(), Rotation(), SharedKeys()),
+    ),
+    Layout(
+        "phi",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="dense",
+        steps=(HeadNorm("q_layernorm", "k_layernorm"), Rotation(), SharedKeys()),
+    ),
+    Layout(
+        "modernbert-decoder",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="Wo",
+        steps=(Rotation(in_float32=True), SharedKeys()),
+    ),
+    Phi3Layout(
+        "phi3",
+        fused=StackedGroups("qkv_proj"),
         out="o_proj",
         steps=(Rotation(), SharedKeys()),
     ),

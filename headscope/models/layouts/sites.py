@@ -16,11 +16,10 @@ import torch
 from torch import nn
 
 from headscope.models.layouts.layout import AttentionModule, AttentionSite
+from headscope.models.layouts.maps import HEAD_IDS
 from headscope.models.layouts.registry import LAYOUTS
 
-#: Attributes of an attention module whose heads were removed: the original indices of the rest,
-#: and how many there were.
-HEAD_IDS = "headscope_head_ids"
+#: Attribute of an attention module that lost heads: how many there were.
 HEADS_BEFORE = "headscope_heads_before"
 #: Attribute of an attention module whose model has lost layers: the original number of its layer.
 LAYER = "headscope_layer"

@@ -36,9 +36,9 @@ class Rotation(Step):
     in_float32: bool = False  # Whatever the model's dtype, as some families do it
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
-        """Turn q and k, (batch, n_heads, pos, d_head)."""
+        """Turn q and k, (batch, n_heads, pos, d_head), but in layers that say they do not."""
         angles = inputs.arguments.get("position_embeddings")
-        if angles is None:
+        if angles is None or not getattr(site.module, "use_rope", True):
             return heads
         cos, sin = angles
         q = rotate(heads.q, cos, sin, in_float32=self.in_float32)
@@ -62,6 +62,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> 
     b = coordinates[..., half:width]
     unturned = coordinates[..., width:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, unturned], dim=-1).to(x.dtype)
+
+
+class Clip(Step):
+    """Bound q, k and v, entry by entry, where the configuration asks for it (OLMo)."""
+
+    def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Bound q, k and v, (batch, n_heads, pos, d_head)."""
+        limit: float | None = getattr(getattr(site.module, "config", None), "clip_qkv", None)
+        if limit is None:
+            return heads
+        q, k, v = heads
+        return Heads(q.clamp(-limit, limit), k.clamp(-limit, limit), v.clamp(-limit, limit))
 
 
 class SharedKeys(Step):
