@@ -30,6 +30,8 @@ TASK_FILES = {
     "token-classification": "tagged words",
     "question-answering": "questions, contexts and answers",
 }
+#: Tasks that read windows of running text, as any text is; a limit counts windows.
+WINDOWED = ("mlm", "lm", "lm-accuracy")
 _LABELLED = Columns(
     names={"label": LABELS},
     order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
-from headscope.data.examples import Examples, read_texts, sample_texts
+from headscope.data.examples import WINDOWED, Examples, read_texts, sample_texts
 from headscope.data.token_rows import Row, encode_rows
 from headscope.data.unshared import without_shared
 from headscope.models.run.loaded import LoadedModel
@@ -31,7 +31,7 @@ MOST = 10_000  # Texts of another kind that are read, at most
 #: Training texts that are read, at most: ten times what five minutes on a CPU get through.
 MOST_TRAINING = 200_000
 #: Tasks whose models read plain sentences, one by one, whatever the form of their data.
-_SENTENCES = ("fidelity", "mlm", "retrieval")
+_SENTENCES = ("fidelity", "retrieval", *WINDOWED)
 
 
 @dataclass
@@ -203,7 +203,7 @@ def _evaluation(
     seed: int,
 ) -> Examples:
     """Read the evaluation data; for a task without labels by default ``half`` of the sample."""
-    if data is None and task in ("fidelity", "mlm"):
+    if data is None and task in ("fidelity", *WINDOWED):
         named = dataclasses.replace(half, name=f"{half.name}, one half")
         return named.draw(limit, seed)
     return read_examples(task, data, limit, seed)
