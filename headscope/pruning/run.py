@@ -205,7 +205,7 @@ def _calibration(sources: Sources, options: PruneOptions, loaded: LoadedModel) -
         sources.calibration,
         loaded,
         seed=options.seed + 1,  # with other masks: both sets may hold the same text
-        limit=max(2, options.calibration_limit // 2),
+        limit=max(2, options.calibration_limit // WINDOWED.get(sources.calibration_task, 2)),
     )
 
 
