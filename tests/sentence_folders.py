@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer
+from tiny_models import VOCABULARY, framed_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 D_MODEL = 32
