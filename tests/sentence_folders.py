@@ -165,9 +165,7 @@ def as_qwen3_reranker(
     yes, no = VOCABULARY.index("big"), VOCABULARY.index("red")
     _json(folder / "1_LogitScore/config.json", {"true_token_id": yes, "false_token_id": no})
     reading = {"transformer_task": "text-generation", "modality_config": by_input}
-    _json(
-        folder / "sentence_bert_config.json", {**reading, "module_output_name": "causal_logits"}
-    )
+    _json(folder / "sentence_bert_config.json", {**reading, "module_output_name": "causal_logits"})
     prompts = {"web_search": "she saw", "query": "a dog"}
     settings = {"model_type": "CrossEncoder", "prompts": prompts, "default_prompt_name": "query"}
     _settings(folder, **settings, activation_fn="torch.nn.modules.activation.Sigmoid")

@@ -180,6 +180,8 @@ def _after_attention(
     if again.shape != layer_out.shape or not float((again - layer_out).abs().max()) < allowed:
         return None
     norm_in, norm_out = seen[norm_call]
+    norm_in = norm_in.reshape(layer_in.shape)  # OPT norms all tokens of a batch on one axis
+    norm_out = norm_out.reshape(layer_in.shape)
     return AfterAttention(
         norm_first=layer.norm_first,
         norm=norm,

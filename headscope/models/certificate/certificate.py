@@ -239,7 +239,7 @@ def _layers_at_once(loaded: LoadedModel, probe: Probe) -> int:
         return at_least
     batch, length = probe.input_ids.shape
     n_heads = max(site.n_heads for site in loaded.sites)
-    d_model = loaded.sites[0].projections.q.in_features
+    d_model = loaded.model.get_input_embeddings().embedding_dim
     patterns = 4 * batch * n_heads * length * length  # of four runs
     states = 12 * batch * length * d_model  # inputs, q, k, v, z and outputs
     weights = sum(parameter.numel() for parameter in loaded.network.parameters())

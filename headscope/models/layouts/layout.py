@@ -31,6 +31,7 @@ from headscope.models.layouts.maps import (
     InputMaps,
     LinearMap,
     Projections,
+    UnknownMaps,
     bias_of,
     columns_of_linear,
     is_linear,
@@ -84,6 +85,8 @@ class Layout:
     #: in transformers' table. While a model runs through our attention, the function in the table
     #: is ours; the forward of a module that bypasses the table is exchanged for :meth:`run`.
     bypasses: bool = False
+    #: Whether its modules round q and k to float32 before their product, whatever their dtype.
+    rounds_products: bool = False
     decoder_flag: str = "is_causal"  # The attribute that says that a query sees no later key
 
     # --- where the weights are ----------------------------------------------------------------
@@ -218,6 +221,15 @@ class Layout:
             x_q=x, x_k=x if source is None else source, mask=mask, arguments=arguments
         )
 
+    def mended(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return other arguments for the module's own eager forward, where that has a fault.
+
+        None for none: what every family but Falcon has.
+        """
+        return None
+
     # --- running a module whose forward is exchanged --------------------------------------------
 
     def run(
@@ -260,6 +272,11 @@ class AttentionModule:
     def n_heads(self) -> int:
         """Heads that it has now."""
         return len(self.head_ids)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it is known where its maps are; else its heads are measured as handed over."""
+        return not isinstance(self.projections, UnknownMaps)
 
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a head owns rows."""

@@ -8,6 +8,8 @@ from typing import Any
 def rotary(model: Any) -> bool:
     """Whether queries and keys are rotated by position, as config and modules say."""
     config = model.config
+    if getattr(config, "alibi", False):  # a Falcon with biases has a rotary module all the same
+        return False
     kind = _position_type(config)
     if kind == "rotary" or getattr(config, "rotary_value", None) is not None:
         return True
@@ -15,7 +17,7 @@ def rotary(model: Any) -> bool:
         return True
     # "absolute" says nothing against a rotary module (configs carry it over from other families),
     # but it does against a setting alone.
-    names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base")
+    names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base", "rotary_dim")
     stated = any(getattr(config, name, None) is not None for name in names)
     return stated and getattr(config, "position_embedding_type", None) != "absolute"
 
@@ -29,6 +31,8 @@ def relative_terms(config: Any) -> str | None:
         return "disentangled relative attention"
     if getattr(config, "relative_attention_num_buckets", None) is not None:
         return "a relative position bias"
+    if getattr(config, "alibi", False) or config.model_type == "bloom":
+        return "biases by distance (ALiBi)"
     return None
 
 

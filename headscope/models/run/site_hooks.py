@@ -42,6 +42,15 @@ def watch_inputs(
     return hooked(hook(module, shared) for module, shared in by_module.items())
 
 
+def mended_forwards(sites: Sequence[AttentionSite]) -> AbstractContextManager[None]:
+    """Run eager forwards in which transformers has a fault with other arguments (Falcon's)."""
+    layouts = {site.module: site.layout for site in sites}
+    return hooked(
+        module.register_forward_pre_hook(layout.mended, with_kwargs=True)
+        for module, layout in layouts.items()
+    )
+
+
 def watch_outputs(
     sites: Sequence[AttentionSite],
     see: Callable[[AttentionSite, Any, Any], None],
