@@ -152,14 +152,16 @@ class Projections:
 class UnknownMaps(Projections):
     """In the place of the maps of a module that no layout describes: asking for one is refused."""
 
+    kind: str  # The module's class
+
     def __init__(self, kind: str) -> None:
         object.__setattr__(self, "kind", kind)
 
     def _refuse(self) -> NoReturn:
         raise UnsupportedModelError(
-            f"headscope does not know where {vars(self)['kind']} keeps W_Q, W_K, W_V and W_O, "
-            "which this needs; classify, spectrum, serve and the curves of prune work, because "
-            "they read q, k and v as the model hands them over."
+            f"headscope does not know where {self.kind} keeps W_Q, W_K, W_V and W_O, which this "
+            "needs; what reads q, k and v as the model hands them over works: classify (without "
+            "--ablate), spectrum, symmetric, serve and the curves of prune."
         )
 
     q = k = v = out = property(_refuse)

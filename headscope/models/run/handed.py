@@ -22,7 +22,7 @@ from headscope.models.layouts.maps import AttentionInput, Heads
 from headscope.models.layouts.sites import find_sites
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.site_hooks import watch_inputs
+from headscope.models.run.site_hooks import output_module, watch_inputs, watch_outputs
 
 #: How transformers' modelling files call the attention that is in no table.
 _EAGER = "eager_attention_forward"
@@ -122,36 +122,55 @@ def as_handed_over(
     """
     calls: list[HandedCall] = []
     inputs: dict[nn.Module, AttentionInput] = {}
+    entering: dict[nn.Module, Any] = {}  # W_O
 
     def keep(site: AttentionSite, read: AttentionInput) -> None:
         inputs[site.module] = read
+
+    def keep_entering(site: AttentionSite, z: Any, output: object) -> None:
+        entering[site.module] = z
 
     with ExitStack() as watching:
         watching.enter_context(use_implementation(loaded.model, "eager"))
         watching.enter_context(watch_interface(loaded.model, calls.append))
         watching.enter_context(watch_inputs(sites, keep))
+        watching.enter_context(watch_outputs(sites, keep_entering, output_module))
         watching.enter_context(suppress(Exception))  # the certificate says what is wrong
         loaded.run_tiny()
     known = {site.module: site for site in sites}
+    last_calls = {call.module: call for call in calls}  # of a module that serves several layers
     strangers = [
-        call
-        for call in calls
-        if call.module not in known or not _describes(known[call.module], inputs[call.module], call)
+        module
+        for module, call in last_calls.items()
+        if module not in known
+        or not _describes(known[module], inputs[module], call)
+        or not _near(call.z.transpose(1, 2).flatten(2), entering.get(module))
     ]
     if not strangers:
         return tuple(sites)
     names = {module: name for name, module in loaded.model.named_modules()}
     modules = [
-        handed_module(
-            names[call.module], call.module, z=call.z, scaling=call.scale, causal=call.causal
-        )
-        for call in {call.module: call for call in calls}.values()
+        handed_module(names[module], module, z=call.z, scaling=call.scale, causal=call.causal)
+        for module, call in last_calls.items()
     ]
     return find_sites(loaded.model, loaded.run_tiny, encoder, modules)
 
 
+def remark(sites: Sequence[AttentionSite]) -> tuple[str, ...]:
+    """Say, for every output, that a model is measured as it hands q, k and v over."""
+    kinds = {type(site.module).__name__ for site in sites if not site.has_weights}
+    if not kinds:
+        return ()
+    return (
+        f"headscope has no layout for {' and '.join(sorted(kinds))}, so heads are measured from "
+        "the q, k and v that the model hands over; what needs W_Q, W_K, W_V or W_O is refused.",
+    )
+
+
 def _describes(site: AttentionSite, inputs: AttentionInput, call: HandedCall) -> bool:
-    """Whether a layout gives about the q, k, v and scale that the model hands over."""
+    """Whether a layout gives about the q, k, v, scale and direction that are handed over."""
+    if site.causal != call.causal:
+        return False
     try:
         with torch.no_grad():
             heads = site.as_scored(site.project(inputs), inputs)
@@ -163,9 +182,9 @@ def _describes(site: AttentionSite, inputs: AttentionInput, call: HandedCall) ->
     )
 
 
-def _near(a: Tensor, b: Tensor) -> bool:
+def _near(a: Tensor, b: Tensor | None) -> bool:
     """Whether two tensors are equal but for rounding and small faults."""
-    if a.shape != b.shape:
+    if b is None or a.shape != b.shape:
         return False
     gap = float((a - b).abs().max())
     return gap <= _OTHER_FAMILY * float(b.abs().max())

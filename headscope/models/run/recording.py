@@ -17,7 +17,7 @@ from itertools import cycle
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from headscope.core.activations import Activations
@@ -33,6 +33,7 @@ from headscope.models.run.routing import Router, SiteObserver, routed
 from headscope.models.run.site_hooks import (
     attention_module,
     mended_forwards,
+    output_module,
     watch_inputs,
     watch_outputs,
 )
@@ -366,11 +367,7 @@ def _watch_output_maps(
         recording.keep("z", site, output_map.entering(z))  # with axes as in SiteRecord, where the
         recording.keep("out", site, output_map.leaving(output))  # map is a convolution
 
-    def module_of(site: AttentionSite) -> nn.Module:
-        module: nn.Module = site.projections.out.module if site.has_weights else site.module
-        return module
-
-    return watch_outputs(sites, keep, module_of=module_of)
+    return watch_outputs(sites, keep, output_module)
 
 
 def _empty(site: AttentionSite, name: str, probe: Probe) -> Tensor:

@@ -24,6 +24,12 @@ def attention_module(site: AttentionSite) -> nn.Module:
     return site.module
 
 
+def output_module(site: AttentionSite) -> nn.Module:
+    """Return the output map of a site; the attention module where it is not known."""
+    module: nn.Module = site.projections.out.module if site.has_weights else site.module
+    return module
+
+
 def watch_inputs(
     sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
 ) -> AbstractContextManager[None]:
