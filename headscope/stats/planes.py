@@ -15,6 +15,7 @@ Su et al. 2021, arXiv:2104.09864, section 3.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -30,22 +31,35 @@ class Planes:
     angle: Tensor  # (n_planes,), float64: by how much each turns from one position to the next
     #: What the model multiplies the turned coordinates of q by, and those of k; 1 in most models.
     size: float = 1.0
+    values: bool = False  # Whether v turns as q and k do
 
-    def turned(self, W: Tensor, distance: float) -> Tensor:
-        """Return ``W R(distance)``, with W (..., d_head) the map that makes queries.
-
-        Where ``size`` is not 1, R is not orthogonal: q and k are both multiplied by it, so that R
-        holds its square, at distance 0 as at any other.
-        """
-        phase = self.angle.to(W) * distance
-        cos = self.size**2 * torch.cos(phase)
-        sin = self.size**2 * torch.sin(phase)
+    def turned(self, W: Tensor, distance: int) -> Tensor:
+        """Return ``W R(distance)``, with W (..., d_head) the map that makes queries."""
+        cos = torch.cos(self.angle * distance).to(W)
+        sin = torch.sin(self.angle * distance).to(W)
         a = W[..., self.first]
         b = W[..., self.second]
         turned = W.clone()
         turned[..., self.first] = a * cos - b * sin
         turned[..., self.second] = b * cos + a * sin
         return turned
+
+    def sized(self, W: Tensor) -> Tensor:
+        """Multiply what turns of a map of queries or keys, (..., d_head), by ``size``."""
+        sized = W.clone()
+        sized[..., self.first] *= self.size
+        sized[..., self.second] *= self.size
+        return sized
+
+    def side_by_side(self, n_heads: int, d_head: int) -> Planes:
+        """Return the planes of all heads of a layer side by side, (..., n_heads * d_head)."""
+        starts = d_head * torch.arange(n_heads)[:, None]
+        return dataclasses.replace(
+            self,
+            first=(starts + self.first).flatten(),
+            second=(starts + self.second).flatten(),
+            angle=self.angle.repeat(n_heads),
+        )
 
 
 def planes_of_halves(cos: Tensor, sin: Tensor) -> Planes:
@@ -72,4 +86,7 @@ def _planes(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Planes:
     """Read the angle between two positions from their cosines and sines, (2, n_planes)."""
     turns = torch.complex(cos.detach().cpu().double(), sin.detach().cpu().double())
     step = turns[1] * turns[0].conj()
-    return Planes(first, second, step.angle(), size=float(step.abs().mean().sqrt()))
+    size = float(step.abs().mean().sqrt())
+    if abs(size - 1) < 8 * torch.finfo(cos.dtype).eps:
+        size = 1.0
+    return Planes(first, second, angle=step.angle(), size=size)

@@ -16,7 +16,13 @@ from headscope.show.shown import Shown
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import columns
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, statistics
+from headscope.stats.ranks import (
+    ControlStatistics,
+    DistanceRange,
+    LayerControl,
+    MatrixRank,
+    statistics,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -50,6 +56,9 @@ class Matrices:
     #: ||B - B^T||_F / ||B||_F of B = W_Q W_K^T; None for cross-attention, where B joins two
     #: different spaces.
     asymmetry: Annotated[float | None, Compare()]
+    #: Of W_Q R(D) W_K^T, where positions rotate queries and keys; the fields above are at distance
+    #: 0, where R is 1. None where they do not.
+    over_distances: DistanceRange | None = None
 
     @property
     def symmetry(self) -> float | None:
@@ -94,6 +103,10 @@ class LayerRank(Matrices, Layer):
     overlap: Overlap  # Between the heads' subspaces
     #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
     folded: bool | None = None
+    #: Sets of keys and values that its heads share; None where each head has its own.
+    shared_keys: int | None = None
+    #: Whether norms of queries and keys have gains, which are folded into W_Q and W_K.
+    qk_gains: bool = False
 
     @property
     def name(self) -> str:
@@ -180,6 +193,7 @@ class RankResult(Shown):
     validation: ValidationSummary  # Whether our attention equals the model's.
     provenance: dict[str, Any]  # Model, versions, command, seed and text.
     not_covered: tuple[str, ...] = ()  # Terms of this model's scores that W_Q W_K^T leaves out.
+    turns_values: bool = False  # Whether positions rotate values too: W_V W_O is of position 0.
     #: What the asymmetry of patterns was measured on.
     text: dict[str, Any] | None = None
     shared: Annotated[SharedProjections | None, Compare()] = None  # None unless it was asked for.

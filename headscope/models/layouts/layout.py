@@ -316,9 +316,11 @@ class AttentionSite(AttentionModule):
         """
         return self.projections.out.weight[:, : self.n_heads * self.d_head]
 
-    def scored_weights(self) -> AttentionWeights:
-        """Return the weights with the gains that the steps multiply q and k by."""
-        weights = self.weights()
+    def folded(self, weights: AttentionWeights) -> AttentionWeights:
+        """Return its weights with the gains that the steps multiply q and k by; the same if none.
+
+        ``weights`` are those of :meth:`weights`, or these with a norm before them folded in.
+        """
         for step in self.layout.steps:
             weights = step.fold(self, weights)
         return weights
@@ -330,6 +332,14 @@ class AttentionSite(AttentionModule):
             if planes is not None:
                 return planes
         return None
+
+    @property
+    def key_of_head(self) -> tuple[int, ...] | None:
+        """Which of the stored keys and values each head reads; None where each has its own."""
+        kv_heads = self.layout.shared_by(self.module, self.head_ids)
+        if kv_heads is None or self.projections.k.out_features == self.n_heads * self.d_head:
+            return None
+        return tuple(kv_heads)
 
     def by_stored_key(self, stored: Tensor) -> Tensor:
         """Give each head what belongs to the keys that it reads: (n_groups, ...) -> (n_heads, ...).

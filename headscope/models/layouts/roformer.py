@@ -7,6 +7,8 @@ Su et al. 2021, arXiv:2104.09864, section 3.2.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -33,12 +35,13 @@ class NeighbourRotation(Step):
         return Heads(q, k, v)
 
     def planes(self, site: AttentionSite, inputs: AttentionInput) -> Planes | None:
-        """Return the planes of neighbouring coordinates, with the model's angles."""
+        """Return the planes of neighbouring coordinates, of v too where the model says so."""
         table: Tensor | None = inputs.arguments.get("sinusoidal_pos")
         if table is None:
             return None
         sin, cos = table[0, 0].chunk(2, dim=-1)  # (pos, d_head / 2)
-        return planes_of_neighbours(cos, sin)
+        planes = planes_of_neighbours(cos, sin)
+        return dataclasses.replace(planes, values=bool(site.module.rotary_value))
 
 
 def rotate_neighbours(x: Tensor, table: Tensor) -> Tensor:
