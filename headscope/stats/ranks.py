@@ -79,13 +79,13 @@ class DistanceRange:
     layers. None where W_Q R(D) W_K^T is zero at some distance.
     """
 
-    dims90_low: float | None
-    dims90_high: float | None
-    stable_rank_low: float | None
-    stable_rank_high: float | None
+    dims90_low: Annotated[float | None, Compare()]
+    dims90_high: Annotated[float | None, Compare()]
+    stable_rank_low: Annotated[float | None, Compare()]
+    stable_rank_high: Annotated[float | None, Compare()]
     #: ||B(D) - B(-D)^T||_F / ||B(D)||_F: of the scores of two tokens, either way
-    asymmetry_low: float | None
-    asymmetry_high: float | None
+    asymmetry_low: Annotated[float | None, Compare()]
+    asymmetry_high: Annotated[float | None, Compare()]
 
 
 @dataclass(frozen=True)

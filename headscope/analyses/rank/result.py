@@ -6,7 +6,7 @@ and its name, or only where this setting is the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.core.heads import Head, layer_name
@@ -58,7 +58,7 @@ class Matrices:
     asymmetry: Annotated[float | None, Compare()]
     #: Of W_Q R(D) W_K^T, where positions rotate queries and keys; the fields above are at distance
     #: 0, where R is 1. None where they do not.
-    over_distances: DistanceRange | None = None
+    over_distances: Annotated[DistanceRange | None, Compare("over distances ")] = None
 
     @property
     def symmetry(self) -> float | None:
@@ -200,6 +200,11 @@ class RankResult(Shown):
     copying: Annotated[Copying | None, Setting()] = None  # None unless it was asked for.
     schema: int = SCHEMA
 
+    @property
+    def rotates(self) -> bool:
+        """Whether positions rotate queries and keys, in one layer at least."""
+        return any(layer.over_distances is not None for layer in self.layers)
+
     def to_frame(self) -> pandas.DataFrame:
         """One row per head and matrix, and per layer and matrix (``head`` empty), with controls.
 
@@ -228,6 +233,8 @@ class RankResult(Shown):
         row |= statistics(getattr(ranks, matrix))
         row["asymmetry"] = ranks.asymmetry if matrix == "qk" else None
         row["symmetry"] = ranks.symmetry if matrix == "qk" else None
+        if self.rotates:
+            row |= _distance_columns(ranks.over_distances if matrix == "qk" else None)
         if self.copying is not None:
             score = ranks.copying if isinstance(ranks, HeadRank) else None  # layers have none
             row["copying"] = score if matrix == "ov" else None
@@ -236,6 +243,9 @@ class RankResult(Shown):
             if control is not None:
                 for name, value in statistics(control).items():
                     row[f"{kind}_{name}"] = value
+            if self.rotates:
+                random_range = self.control_range(ranks, kind) if matrix == "qk" else None
+                row |= _distance_columns(random_range, f"{kind}_")
         return row
 
     def shared_frame(self) -> pandas.DataFrame:
@@ -253,12 +263,33 @@ class RankResult(Shown):
 
         ``kind`` is ``gaussian`` or ``fresh``; the random layers have as many heads as this one.
         """
-        control = self.controls[kind]
-        if control is None:
-            return None
-        n_heads_of = {(layer.stack, layer.layer): len(layer.heads) for layer in self.layers}
-        geometry = control.of(n_heads_of[ranks.stack, ranks.layer])
+        geometry = self._geometry(ranks, kind)
         if geometry is None:
             return None
         by_matrix = geometry.heads if isinstance(ranks, HeadRank) else geometry.layers
         return by_matrix[matrix]
+
+    def control_range(self, ranks: HeadRank | LayerRank, kind: str) -> DistanceRange | None:
+        """Return the control of the range over distances of a head, or of a layer."""
+        geometry = self._geometry(ranks, kind)
+        if geometry is None:
+            return None
+        if isinstance(ranks, HeadRank):
+            return geometry.heads_over_distances
+        return geometry.layers_over_distances
+
+    def _geometry(self, ranks: HeadRank | LayerRank, kind: str) -> LayerControl | None:
+        """Return the random layers that have as many heads as the layer of ``ranks``."""
+        control = self.controls[kind]
+        if control is None:
+            return None
+        n_heads_of = {(layer.stack, layer.layer): len(layer.heads) for layer in self.layers}
+        return control.of(n_heads_of[ranks.stack, ranks.layer])
+
+
+def _distance_columns(ends: DistanceRange | None, prefix: str = "") -> dict[str, float | None]:
+    """Return both ends of each number over distances as cells of a row, by their columns."""
+    names = [field.name for field in fields(DistanceRange)]
+    return {
+        f"{prefix}distances_{name}": None if ends is None else getattr(ends, name) for name in names
+    }
