@@ -21,6 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headscope.core.rounding import EPS
+
 
 @dataclass(frozen=True)
 class Planes:
@@ -87,6 +89,7 @@ def _planes(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Planes:
     turns = torch.complex(cos.detach().cpu().double(), sin.detach().cpu().double())
     step = turns[1] * turns[0].conj()
     size = float(step.abs().mean().sqrt())
-    if abs(size - 1) < 8 * torch.finfo(cos.dtype).eps:
+    rounding = max(torch.finfo(cos.dtype).eps, EPS)  # tables are computed in float32 at most
+    if abs(size - 1) < 8 * rounding:
         size = 1.0
     return Planes(first, second, angle=step.angle(), size=size)
