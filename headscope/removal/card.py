@@ -39,6 +39,7 @@ _HUB_TASKS_OF_HEADS = {
     "mlm": "fill-mask",
     "token-classification": "token-classification",
     "question-answering": "question-answering",
+    "causal": "text-generation",
 }
 MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
 #: Fields of the source's own card that still hold for a copy with fewer heads.

@@ -19,7 +19,7 @@ from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
 
 #: Task heads that predict a token, or a tag, at each position in ``batch.masked``.
-TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
+TOKEN_HEADS = ("mlm", "seq2seq", "token-classification", "causal")
 #: The task head that says where an answer begins and where it ends, each one of all positions.
 SPAN_HEAD = "question-answering"
 

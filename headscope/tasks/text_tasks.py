@@ -45,6 +45,7 @@ class Fidelity(Task):
     * classes: KL of their probabilities; independent labels: the sum of one KL each
     * plain numbers: their squared change
     * masked words: KL at the masks, in a text with 15% of its tokens masked
+    * next tokens: KL of the token after the text
     * tags: mean KL over tokens
     * answers: mean of the KL of where they begin and of where they end
     """
@@ -65,6 +66,9 @@ class Fidelity(Task):
         elif loaded.task_head == "token-classification":
             # Every token that is not special has a tag that can be compared.
             rows = [replace(row, masked=row.content, gold=_content_ids(row)) for row in rows]
+        elif loaded.task_head == "causal":
+            # At the last token stands what comes after the text; the right token is not known.
+            rows = [replace(row, masked=(len(row) - 1,), gold=row.ids[-1:]) for row in rows]
         self.notes = () if loaded.task_head else notes_of(loaded, rows)
         # Text runs the encoder of an encoder-decoder model, and not its head.
         names = ["cosine"]

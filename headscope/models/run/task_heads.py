@@ -21,10 +21,15 @@ TASK_HEADS = {
     "seq2seq": "ForConditionalGeneration",
     "token-classification": "ForTokenClassification",
     "question-answering": "ForQuestionAnswering",
+    "causal": "ForCausalLM",  # predicts the next token at every position
 }
-_NAMES = {"mlm": "masked-language-model", "seq2seq": "sequence-to-sequence"}
-#: Classes of other names, by their endings.
-_OTHER_NAMES = {"MTModel": "seq2seq", "WithLMHeadModel": "mlm"}
+_NAMES = {
+    "mlm": "masked-language-model",
+    "seq2seq": "sequence-to-sequence",
+    "causal": "causal-language-model",
+}
+#: Classes of other names, by their endings; the first that fits.
+_OTHER_NAMES = {"MTModel": "seq2seq", "WithLMHeadModel": "mlm", "LMHeadModel": "causal"}
 #: The auto class that builds a model with the head, where it is called otherwise.
 _AUTO = {"seq2seq": "AutoModelForSeq2SeqLM"}
 
