@@ -268,7 +268,7 @@ VIEW = view(
     "Information flow",
     blocks,
     {"flow": FlowResult.to_frame},
-    facts=_cards,
+    cards=_cards,
     scales=(
         Scale("passed_on", "Variance of what is read, recovered from z", of_pattern=True),
         Scale("top_word", "Variance of the attended word, recovered from z", of_pattern=True),
