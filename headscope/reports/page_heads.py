@@ -52,10 +52,10 @@ def section_cards(report: ReportResult) -> list[Card]:
             cards[layer, head] = Card(layer, head)
     for section, result in report.sections.items():
         for card in view_of(section).cards(result, sorted(cards)):
-            place = (card.layer, card.head)
-            known = cards.get(place, Card(*place))
-            cards[place] = _joined(known, card)
-    return [cards[place] for place in sorted(cards)]
+            address = (card.layer, card.head)
+            known = cards.get(address, Card(*address))
+            cards[address] = _joined(known, card)
+    return [cards[address] for address in sorted(cards)]
 
 
 def _joined(known: Card, card: Card) -> Card:

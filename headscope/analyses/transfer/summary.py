@@ -4,7 +4,7 @@ A :class:`~headscope.analyses.transfer.plan.Cell` is one *variant* (what is trai
 ``attention``, ``all``, or ``head``, the classifier alone), from pretrained or random weights, with
 one number of training examples (its *size*); its runs differ in their seed. The learning rate that
 a search found best for a cell is its best rate; ``factor`` is a run's rate as a multiple of it. A
-run has *diverged* if its loss ended above its start or was not finite; it has *failed* if its
+run has *diverged* if its loss ended well above its start or was not finite; it has *failed* if its
 accuracy is no higher than that of always answering the most frequent class. All accuracies are
 times 100.
 """

@@ -9,6 +9,9 @@ So a tokenizer is opened twice here, ``by_class`` (as AutoTokenizer does) and ``
 that is returned reads as the file does; where the class would read a text otherwise, a remark says
 so. It must be a *fast* one, whose reading is done by a ``backend_tokenizer`` of the package
 tokenizers, which knows the characters of each piece.
+
+:func:`open_tokenizer` is the entry. :func:`explained` makes one sentence of whatever transformers
+raises in its block.
 """
 
 from __future__ import annotations
