@@ -6,6 +6,12 @@ where W_Q = W_K), sqrt(2) for independent random factors, 2 where B is antisymme
 The claim is decided by each head's weights and patterns, from ``headscope rank``; where there are
 none, by its scores on a text, from ``headscope symmetric``. That command also makes all scores
 symmetric and compares the model's output with its own (a cosine), which is a part of the claim.
+
+:func:`judge` gets what was measured of a model (``evidence``) and returns the verdict.
+``rule.part`` decides a part of the claim by where an estimate's interval lies, ``rule.decided``
+takes the outcome of a test made here, and ``rule.concluded`` makes the verdict of all parts. Two
+controls of weights have names: ``gaussian`` are independent random factors, ``fresh`` a newly
+initialised model.
 """
 
 from __future__ import annotations
