@@ -320,7 +320,7 @@ VIEW = view(
     blocks,
     {"rank": RankResult.to_frame, "shared_projections": RankResult.shared_frame},
     stale=names_of("shared_projections", "copying"),
-    facts=_cards,
+    cards=_cards,
     scales=(Scale("dims90", "dims90 of W_Q W_K^T"), Scale("asymmetry", "Asymmetry of W_Q W_K^T")),
     key_numbers=_key_numbers,
 )

@@ -8,6 +8,12 @@ a text, from ``headscope symmetric``, where there are none or where positions ro
 keys, so that W_Q W_K^T is not the score. A causal mask makes every pattern asymmetric, so those of
 decoders are left out. ``headscope symmetric`` also makes all scores symmetric and compares the
 model's output with its own (a cosine), which is a part of the claim.
+
+:func:`judge` gets what was measured of a model (``evidence``) and returns the verdict.
+``rule.part`` decides a part of the claim by where an estimate's interval lies, ``rule.decided``
+takes the outcome of a test made here, and ``rule.concluded`` makes the verdict of all parts. Two
+controls of weights have names: ``gaussian`` are independent random factors, ``fresh`` a newly
+initialised model.
 """
 
 from __future__ import annotations
