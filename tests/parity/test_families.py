@@ -22,8 +22,9 @@ from transformers import (
 import headscope
 from headscope.core.activations import Activations
 from headscope.core.errors import InputError, UnsupportedModelError
-from headscope.models.certificate.certificate import TOLERANCES, validate_model
+from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.validation import ValidationResult
+from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.layouts import families
 from headscope.models.layouts.families import REFUSED
 from headscope.models.run.intervene import gated

@@ -46,10 +46,12 @@ from headscope.models.certificate.handed import (
     run_handed,
 )
 from headscope.models.certificate.handed import distance as handed_distance
+from headscope.models.certificate.in_float32 import float32_distance
 from headscope.models.certificate.validation import LayerCheck
 from headscope.models.certificate.whole_runs import NOT_COMPARED, OwnRuns, RunGaps, finite, worst
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import Heads
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
 from headscope.models.run.recording import Recording, SiteRecord
 
@@ -98,7 +100,12 @@ class Evidence:
 
 
 def gather(
-    site: AttentionSite, calls: int, own: OwnRuns, ours_run: Recording, probe: Probe
+    loaded: LoadedModel,
+    site: AttentionSite,
+    calls: int,
+    own: OwnRuns,
+    ours_run: Recording,
+    probe: Probe,
 ) -> Evidence:
     """Compare what one site showed on one probe: in the model's own runs, and in ours.
 
@@ -114,7 +121,11 @@ def gather(
     canonical = _textbook(site, eager, allowed)
 
     # Local: the model's pattern and output against the textbook form of the very same inputs.
-    local = _distance(site, canonical, eager, real, allowed)
+    local = None
+    if site.has_weights:
+        local = float32_distance(loaded, site, eager.inputs, allowed, real)
+    if local is None:
+        local = _distance(site, canonical, eager, real, allowed)
 
     # Local: each program's pattern, z and output against the exact ones of its own q, k and v.
     agreements = _agreements(site, eager, ours, canonical, real, allowed)

@@ -43,7 +43,7 @@ from headscope.models.run.site_hooks import (
 _CHUNK = 1 << 17
 #: What torch and Python raise where headscope takes a family's attention for another one: tensors
 #: do not fit, or arguments are not there.
-_MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
+MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _project_again(recording: Recording) -> None:
     for site in recording.sites:
         if not site.has_weights:
             continue
-        with suppress(*_MISREAD):
+        with suppress(*MISREAD):
             inputs = recording.seen["inputs"][site.row]
             projected = site.project(inputs)  # by W_Q, W_K and W_V
             heads = site.as_scored(projected, inputs)  # normed and rotated as the family does it
@@ -254,7 +254,7 @@ def run_ours(
             recording.hidden = loaded.forward(**probe.inputs)
     except HeadscopeError as error:
         recording.failure = str(error)
-    except _MISREAD as error:
+    except MISREAD as error:
         recording.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
     recording.masks_seen = router.masks_seen
     for site in sites:
