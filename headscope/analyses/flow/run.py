@@ -39,15 +39,9 @@ from headscope.session.provenance import provenance
 from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid
 from headscope.stats.estimate import Estimate
+from headscope.stats.factors import Factors, layer_factors, random_factors
 from headscope.stats.ranks import MatrixRank
-from headscope.stats.spectra import (
-    Factors,
-    RankSettings,
-    average,
-    layer_factors,
-    product_ranks,
-    random_factors,
-)
+from headscope.stats.spectra import RankSettings, average, product_ranks
 from headscope.stats.statistics import crossed_mean
 
 #: Tokens that a ridge map is fitted on, at least, for each number that it reads.
