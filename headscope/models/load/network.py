@@ -64,9 +64,9 @@ def load_network(
     """Build the network with its weights, complete, or cut down to the ``remaining`` parts.
 
     ``task_head`` is a name such as ``mlm``, which the weights must hold; ``auto``, the head that
-    config.json names if the weights hold it; or None for the base model alone. With ``auto`` a
-    decoder in a folder that says how it ``embeds`` texts is the base model, too. Returns the
-    network, and which weights of the head the checkpoint holds.
+    config.json names if the weights hold it, else the base model, and so for a decoder in a folder
+    that says how it ``embeds`` texts; or None for the base model alone. Returns the network, and
+    which weights of the head the checkpoint holds.
     """
     head = _buildable_head(source, checkpoint, task_head, embeds)
 
@@ -97,8 +97,8 @@ def _buildable_head(
 ) -> str | None:
     """Choose a task head that transformers has for the checkpoint's family; None for none.
 
-    A decoder that ``embeds`` texts keeps the head that predicts tokens only if that is asked for.
-    Refuses a family that transformers opens in no such way.
+    A decoder that ``embeds`` texts keeps the head that predicts tokens only if that is asked for. A
+    family that transformers opens in no such way is refused.
     """
     architecture = _architecture(checkpoint)
     head = task_head_of(architecture) if task_head == "auto" else task_head
