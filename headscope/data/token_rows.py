@@ -65,7 +65,8 @@ class Padded:
     attention_mask: Tensor  # (batch, pos), int64: 1 for tokens and 0 for padding
     token_type_ids: Tensor | None  # (batch, pos); None: the model takes its default types
     #: (2, predicted): Row and position of every state that predicts a token, row by row: those of
-    #: masked tokens, of tokens that a decoder is to write, or of tokens before the predicted one
+    #: masked tokens, of tokens that a decoder is to write, or of tokens before the predicted one.
+    #: [[0, 1], [2, 4]]: one at position 2 of row 0, one at position 4 of row 1
     masked: Tensor
     gold: Tensor  # (predicted,): Ids of the right tokens at these positions
     #: (batch, target_pos), int64: What a decoder reads; None where rows have no target

@@ -247,10 +247,7 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
     norms: dict[int, nn.LayerNorm] = {}
     for row, inputs in seen.inputs.items():
         for call in seen.calls:
-            # The same memory, since a view of the norm's output may be what reaches the layer.
-            same_memory = call.y.data_ptr() == inputs.x_q.data_ptr()
-            same_tensor = same_memory and call.y.shape == inputs.x_q.shape
-            if isinstance(call.module, nn.LayerNorm) and same_tensor:
+            if isinstance(call.module, nn.LayerNorm) and torch.equal(call.y, inputs.x_q):
                 norms[row] = call.module
     return norms
 
