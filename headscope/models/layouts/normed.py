@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.attention import AttentionWeights
 from headscope.models.layouts.forwards import extend
 from headscope.models.layouts.fused import PickedMap
 from headscope.models.layouts.grouped import group_size, groups_of, rows_of_groups, ungroup
@@ -40,6 +41,7 @@ from headscope.models.layouts.maps import (
     Projections,
     columns_of_linear,
 )
+from headscope.models.layouts.steps import with_gains
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,59 @@ class HeadNorm(Step):
             k=_normed(k_norm, site, maps.k, heads.k, inputs.x_k),
             v=heads.v,
         )
+
+    def fold(self, site: AttentionSite, weights: AttentionWeights) -> AttentionWeights:
+        """Return the weights with the gains of the norms, and centred where the norms centre."""
+        q_norm = getattr(site.module, self.q, None)
+        k_norm = getattr(site.module, self.k, None)
+        if q_norm is None or k_norm is None:
+            return weights
+        query = gain_of(q_norm)
+        key = gain_of(k_norm)
+        if reads_all_heads(q_norm, site.d_head):  # those of the heads that are left
+            groups = groups_of(site.head_ids, group_size(site.module))
+            query = query[list(rows_of(site.head_ids, site.d_head))]
+            key = key[list(rows_of(groups, site.d_head))]
+        elif _centres(q_norm):
+            weights = replace(
+                weights,
+                W_Q=_centred(weights.W_Q),
+                b_Q=_centred(weights.b_Q),
+                W_K=_centred(weights.W_K),
+                b_K=_centred(weights.b_K),
+            )
+        return with_gains(site, weights, query=query, key=key)
+
+
+def gain_of(norm: Any) -> Tensor:
+    """Return what a norm multiplies each coordinate by: its weight, or, in Gemma, 1 more.
+
+    A vector of 1, -1, 1, ... has mean 0 and size 1: the norm multiplies it by the gain alone.
+    """
+    weight: Tensor = norm.weight.detach()
+    signs = torch.ones_like(weight)
+    signs[1::2] = -1.0
+    with torch.no_grad():
+        turned = (norm(signs) - norm(-signs)) / 2  # without the shift of a LayerNorm
+    # It is one of the two, exactly; the epsilon of the norm makes ``turned`` a little too small.
+    columns = list(getattr(norm, "headscope_columns", range(len(weight))))
+
+    def gap(gain: Tensor) -> float:
+        return float(((gain * signs)[columns] - turned).abs().max())
+
+    return min(weight, weight + 1, key=gap)
+
+
+def _centres(norm: Any) -> bool:
+    """Whether a norm takes the mean away first, as a LayerNorm does."""
+    ones = torch.ones_like(norm.weight)
+    with torch.no_grad():
+        return torch.equal(norm(ones), norm(-ones))
+
+
+def _centred(W: Tensor) -> Tensor:
+    """Take the mean over d_head away, (..., d_head)."""
+    return W - W.mean(-1, keepdim=True)
 
 
 def _normed(norm: Any, site: AttentionSite, linear: LinearMap, keys: Tensor, x: Tensor) -> Tensor:
