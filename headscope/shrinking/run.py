@@ -16,6 +16,7 @@ import torch
 from headscope.artefacts.saving import check_target
 from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
 from headscope.core.serialise import SCHEMA
+from headscope.models.anatomy.feed_forward import has_experts
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
@@ -217,6 +218,11 @@ def _remarks(bench: Bench) -> Iterator[str]:
     if (why := bench.degenerate) is not None:
         yield f"The whole model {why}, so no value here means anything."
     yield from bench.doubts
+    if has_experts(bench.full_model):
+        yield (
+            "Its feed-forward networks are mixtures of experts, which stay whole: only layers are "
+            "left out."
+        )
     if lacks_vnni():
         yield (
             "This processor has no instructions for products of 8-bit numbers (VNNI): int8 "

@@ -98,7 +98,10 @@ class Problem:
 
 
 def by_definition(
-    p: Problem, scale: float | None = None, gate: Tensor | None = None
+    p: Problem,
+    scale: float | None = None,
+    gate: Tensor | None = None,
+    softcap: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (out, pattern, z before the gate) from loops over NumPy vectors."""
     w = {f.name: getattr(p.weights, f.name).numpy() for f in fields(p.weights)}
@@ -115,6 +118,9 @@ def by_definition(
         for j in keys:
             k = x_k[b, j] @ w["W_K"][h] + w["b_K"][h]
             score[j] = float(q @ k) * (scale or 1 / math.sqrt(len(q)))
+            if softcap is not None:
+                e = math.exp(2 * score[j] / softcap)
+                score[j] = softcap * (e - 1) / (e + 1)
         total = sum(math.exp(s - max(score.values())) for s in score.values())
         for j in keys:
             pattern[b, h, i, j] = math.exp(score[j] - max(score.values())) / total
@@ -148,18 +154,19 @@ each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 @given(
     p=problems(),
     scale=st.none() | st.floats(0.05, 3.0),
+    softcap=st.none() | st.floats(0.5, 30.0),
     gate=st.none() | st.lists(st.sampled_from((0.0, 1.0, -0.7)), min_size=3, max_size=3),
     chunk_entries=st.integers(1, 200),
 )
-def test_every_form_is_the_definition(p, scale, gate, chunk_entries):
+def test_every_form_is_the_definition(p, scale, softcap, gate, chunk_entries):
     """A closed head still attends, and takes its value bias with it, but not the layer's."""
     if gate is not None:
         gate = torch.tensor(gate[: p.n_heads], dtype=torch.float64)
-    out, pattern, _ = by_definition(p, scale, gate)
+    out, pattern, _ = by_definition(p, scale, gate, softcap)
     for name, form in FORMS.items():
         size = {"chunk_entries": chunk_entries} if name == "streamed" else {}
         with p.warns():
-            ours = form(p, mask=p.mask, scale=scale, gate=gate, **size)
+            ours = form(p, mask=p.mask, scale=scale, softcap=softcap, gate=gate, **size)
         np.testing.assert_allclose(ours[0], out, err_msg=name, **CLOSE)
         np.testing.assert_allclose(ours[1], pattern, err_msg=name, **CLOSE)
         assert not bool(ours[1][~p.allowed].any()), "masked keys get exactly zero"

@@ -50,8 +50,8 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
 def _compared_on(result: ValidationResult) -> str:
     """Say how far everything is from the model's own, which bound decides, and on what texts."""
     sdpa = f", {tiny(result.max_abs_hidden_sdpa)} from its SDPA run"
-    if result.sdpa_differs is not None:
-        sdpa = ""
+    if result.sdpa_differs is not None or result.max_abs_hidden_sdpa is None:
+        sdpa = ""  # Not comparable, or, in Gemma 2, no such run
     allowed = result.allowed("hidden", result.noise_hidden)
     text = (
         f"{_local_sentence(result)}\n"

@@ -182,8 +182,6 @@ def _after_attention(
     if again.shape != layer_out.shape or not float((again - layer_out).abs().max()) < allowed:
         return None
     norm_in, norm_out = seen[norm_call]
-    norm_in = norm_in.reshape(layer_in.shape)  # OPT norms all tokens of a batch on one axis
-    norm_out = norm_out.reshape(layer_in.shape)
     return AfterAttention(
         norm_first=layer.norm_first,
         norm=norm,
@@ -192,7 +190,7 @@ def _after_attention(
         down=LinearMap(down),
         activation=activation,
         layer_in=layer_in,
-        summed=norm_in,
-        normed=norm_out,
+        summed=norm_in.view_as(summed),  # OPT's norms see the tokens of all examples in one row
+        normed=norm_out.view_as(summed),
         layer_out=layer_out,
     )

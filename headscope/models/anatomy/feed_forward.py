@@ -98,6 +98,9 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     all_stacks = loaded.with_all_stacks
     pairs = _elementwise(all_stacks, _pairs(all_stacks))
     names = {module: name for name, module in all_stacks.model.named_modules()}
+    # What every token passes beside its experts (Qwen2-MoE) is a part of a network, not the whole.
+    mixtures = _mixtures(all_stacks.model)
+    pairs = [pair for pair in pairs if not names[pair.second].startswith(mixtures)]
     networks: list[FeedForward] = []
     for second in dict.fromkeys(pair.second for pair in pairs):
         runs = [pair for pair in pairs if pair.second is second]  # several in ALBERT
@@ -125,13 +128,31 @@ def _refuse_missing(loaded: LoadedModel, networks: Sequence[FeedForward]) -> Non
     with_network: set[tuple[str, int]] = set()
     for network in networks:
         with_network.update((network.stack, layer) for layer in network.layers)
+    mixtures = _mixtures(loaded.with_all_stacks.model)
     for site in loaded.sites:
         if site.stack != "cross" and (site.stack, site.layer) not in with_network:
+            if mixtures:
+                raise UnsupportedModelError(
+                    f"The feed-forward network of layer {site.layer} of {loaded.name} "
+                    f"({loaded.family}) is a mixture of experts, which headscope leaves whole; "
+                    "remove heads instead."
+                )
             raise UnsupportedModelError(
                 f"The feed-forward network of layer {site.layer} of {loaded.name} "
                 f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
                 "maps with an activation between them, gated or not; remove heads instead."
             )
+
+
+def has_experts(loaded: LoadedModel) -> bool:
+    """Whether any feed-forward network of a model is a mixture of experts."""
+    return bool(_mixtures(loaded.with_all_stacks.model))
+
+
+def _mixtures(model: nn.Module) -> tuple[str, ...]:
+    """List the paths of networks made of experts: of each, whatever its parts begin with."""
+    names = [name for name, _ in model.named_modules()]
+    return tuple(name.removesuffix("experts") for name in names if name.endswith(".experts"))
 
 
 def _network_stack(site: AttentionSite) -> str:

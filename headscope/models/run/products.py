@@ -175,7 +175,8 @@ class _Product(torch.autograd.Function):
         ctx.frozen_weight = None if trained else W
         if trained:
             ctx.save_for_backward(x, W)
-        return _multiply(product, x, W, b)
+        # ``data`` is no view, so that a model may go on in place (the clip of OLMo).
+        return _multiply(product, x, W, b).data
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -198,8 +198,8 @@ class Router:
         known = self._softcaps_elsewhere.get(module) if site is None else site.softcap
         if softcap is not None and softcap != known:
             raise UnsupportedModelError(
-                f"{type(module).__name__} caps its scores at {softcap}, where headscope reads "
-                f"{known} from the module."
+                f"{type(module).__name__} asks for a softcap of {softcap} of its scores, where "
+                f"headscope reads {known} from the module."
             )
 
     def _next_site(self, module: nn.Module) -> AttentionSite:
