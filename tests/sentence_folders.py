@@ -48,9 +48,9 @@ def _model(
             torch.nn.init.normal_(parameter, mean=float(parameter.data.mean()), std=0.1)
     network.save_pretrained(folder)
     tokenizer = framed_tokenizer(template)
-    tokenizer.padding_side = side
     tokenizer.model_max_length = 128
     tokenizer.save_pretrained(folder)
+    _changed(folder / "tokenizer_config.json", padding_side=side)
 
 
 def _listed(folder: Path, *kinds: tuple[str, str]) -> None:
