@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer
+from tiny_models import VOCABULARY, framed_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 D_MODEL = 32
@@ -50,7 +50,7 @@ def _model(
     tokenizer = framed_tokenizer(template)
     tokenizer.model_max_length = 128
     tokenizer.save_pretrained(folder)
-    _changed(folder / "tokenizer_config.json", padding_side=side)
+    changed(folder / "tokenizer_config.json", padding_side=side)
 
 
 def _listed(folder: Path, *kinds: tuple[str, str]) -> None:
@@ -81,8 +81,8 @@ def as_qwen3_embedding(folder: Path, kind: str = "qwen3", **config: Any) -> Path
     ends = {"pad_token_id": None, "bos_token_id": 3, "eos_token_id": 3}
     _model(folder, kind, template="$A [SEP]", side="left", **{**ends, **config})
     # As published: the causal class is named, and the weights are those of the base model.
-    _changed(folder / "config.json", architectures=[f"{kind.capitalize()}ForCausalLM"])
-    _changed(folder / "tokenizer_config.json", pad_token="[SEP]", eos_token="[SEP]")
+    changed(folder / "config.json", architectures=[f"{kind.capitalize()}ForCausalLM"])
+    changed(folder / "tokenizer_config.json", pad_token="[SEP]", eos_token="[SEP]")
     _listed(
         folder, ("", _OLD + "Transformer"), ("1_Pooling", _OLD + "Pooling"),
         ("2_Normalize", _OLD + "Normalize"),
@@ -165,14 +165,12 @@ def as_qwen3_reranker(
     yes, no = VOCABULARY.index("big"), VOCABULARY.index("red")
     _json(folder / "1_LogitScore/config.json", {"true_token_id": yes, "false_token_id": no})
     reading = {"transformer_task": "text-generation", "modality_config": by_input}
-    _json(
-        folder / "sentence_bert_config.json", {**reading, "module_output_name": "causal_logits"}
-    )
+    _json(folder / "sentence_bert_config.json", {**reading, "module_output_name": "causal_logits"})
     prompts = {"web_search": "she saw", "query": "a dog"}
     settings = {"model_type": "CrossEncoder", "prompts": prompts, "default_prompt_name": "query"}
     _settings(folder, **settings, activation_fn="torch.nn.modules.activation.Sigmoid")
     return folder
 
 
-def _changed(path: Path, **values: Any) -> None:
+def changed(path: Path, **values: Any) -> None:
     _json(path, {**json.loads(path.read_text()), **values})
