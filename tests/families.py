@@ -49,7 +49,8 @@ class Family:
         model = auto.from_config(config)
         for module in model.modules():
             plain = not isinstance(module, nn.Embedding | nn.LayerNorm)
-            if plain and isinstance(bias := getattr(module, "bias", None), Tensor):
+            bias = getattr(module, "bias", None)
+            if plain and isinstance(bias, Tensor) and bias.is_floating_point():
                 nn.init.normal_(bias, std=0.3)
         for name, gain in model.named_parameters():
             if re.search(r"\.[qk]_(layer)?norm\.weight", name):  # or a lost one would not show
@@ -74,6 +75,14 @@ _V3 = {"share_att_key": True, "norm_rel_ebd": "layer_norm"}
 _CONV = {**_EMBEDDING, "num_attention_heads": 8, "head_ratio": 2, "conv_kernel_size": 3}
 _SQUEEZE = {"embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2}
 _EURO = {"num_key_value_heads": 2, **_ENDS}
+_NEOX: dict[str, Any] = {**_ENDS, "rotary_pct": 0.25}
+_NEO: dict[str, Any] = {
+    **{**_ENDS, "num_hidden_layers": 2, "window_size": 5},
+    "attention_types": [[["global", "local"], 1]],
+}
+_GPTJ: dict[str, Any] = {**_ENDS, "rotary_dim": 4}
+_OPT: dict[str, Any] = {**_ENDS, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3}
+_FALCON: dict[str, Any] = {**_ENDS, "bias": True}
 _T5: dict[str, Any] = {
     **{"vocab_size": 61, "d_model": 32, "d_kv": 8, "d_ff": 48},
     **{"num_layers": 2, "num_decoder_layers": 3, "num_heads": 4},
@@ -82,11 +91,9 @@ _T5: dict[str, Any] = {
 #: Causal models that rotate; two heads share keys.
 _LLAMA: dict[str, Any] = {**_EURO, "head_dim": 8}
 #: Windows that every probe goes beyond, in some layers.
-_BY_LAYER: dict[str, Any] = {
-    "sliding_window": 6,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-}
-_GEMMA = {**_LLAMA, "query_pre_attn_scalar": 6}
+_WINDOW = {"sliding_window": 6, "sliding_window_pattern": 2}
+_QWEN = {**_LLAMA, **_WINDOW, "use_sliding_window": True, "max_window_layers": 1}
+_GEMMA = {**_LLAMA, **_WINDOW, "query_pre_attn_scalar": 6}
 _EXPERTS = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2}
 _MOE: dict[str, Any] = {**_LLAMA, **_EXPERTS, "moe_intermediate_size": 16}
 _DECODER = ("decoder",)
@@ -150,21 +157,26 @@ COVERED = (
     Family("gpt2", "gpt2", ("decoder",)),
     Family("llama", "rotary", _DECODER, _LLAMA),
     Family("mistral", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
-    Family("qwen2", "rotary", _DECODER, {**_LLAMA, **_BY_LAYER, "use_sliding_window": True}),
+    Family("qwen2", "rotary", _DECODER, _QWEN),
     Family("gemma", "rotary", _DECODER, _LLAMA),
-    Family("gemma2", "rotary", _DECODER, {**_GEMMA, **_BY_LAYER, "attn_logit_softcapping": 2.0}),
-    Family("granite", "rotary", _DECODER, {**_LLAMA, "attention_multiplier": 0.2}),
+    Family("gemma2", "rotary", _DECODER, {**_GEMMA, "attn_logit_softcapping": 2.0}),
+    Family(
+        "granite",
+        "rotary",
+        _DECODER,
+        {**_LLAMA, "attention_multiplier": 0.2, "residual_multiplier": 0.3},
+    ),
     Family("starcoder2", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
-    Family("smollm3", "rotary", _DECODER, {**_LLAMA, "no_rope_layers": [1, 0, 1]}),
+    Family("smollm3", "rotary", _DECODER, {**_LLAMA, "no_rope_layer_interval": 2}),
     Family("mixtral", "rotary", _DECODER, _MOE),
     Family("qwen2_moe", "rotary", _DECODER, {**_MOE, "shared_expert_intermediate_size": 16}),
-    Family("qwen3", "normed", _DECODER, {**_LLAMA, **_BY_LAYER, "use_sliding_window": True}),
+    Family("qwen3", "normed", _DECODER, _QWEN),
     Family("qwen3_moe", "normed", _DECODER, _MOE),
-    Family("gemma3_text", "normed", _DECODER, {**_GEMMA, **_BY_LAYER}),
+    Family("gemma3_text", "normed", _DECODER, _GEMMA),
     Family(
         "gemma3_text",
         "normed",
-        changes={**_GEMMA, **_BY_LAYER, "use_bidirectional_attention": True},
+        changes={**_GEMMA, "use_bidirectional_attention": True},
         variant="both directions",
     ),
     Family("olmo2", "normed", _DECODER, _LLAMA),
@@ -172,6 +184,19 @@ COVERED = (
     Family("phi", "phi", _DECODER, {**_EURO, "qk_layernorm": True}),
     Family("phi3", "phi3", _DECODER, {**_EURO, "sliding_window": 6}),
     Family("modernbert-decoder", "modernbert-decoder", _DECODER, _MODERN),
+    Family("gpt_neox", "gpt_neox", ("decoder",), changes=_NEOX),
+    Family("gpt_neo", "gpt_neo", ("decoder",), changes=_NEO),
+    Family("gptj", "gptj", ("decoder",), changes=_GPTJ),
+    Family("opt", "opt", ("decoder",), changes=_OPT),
+    Family("bloom", "bloom", ("decoder",), changes=_ENDS),
+    Family("falcon", "falcon", ("decoder",), changes=_FALCON, variant="one key"),
+    Family(
+        "falcon",
+        "falcon",
+        ("decoder",),
+        changes={**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
+        variant="shared keys",
+    ),
     Family("bart", "bart", _ALL),
     Family("mbart", "bart", _ALL),
     Family("marian", "bart", _ALL),
@@ -217,6 +242,11 @@ VARIANTS = (
     Family("esm", "esm", changes=_ESM, variant="absolute"),
     _variant("esm", "masked tokens", token_dropout=True, emb_layer_norm_before=True),
     _variant("nomic_bert", "far", rope_parameters=_ROPE),
+    _variant("gpt_neox", "one after the other", use_parallel_residual=False, rotary_pct=1.0),
+    _variant("opt", "norms after", do_layer_norm_before=False, word_embed_proj_dim=16),
+    _variant("gptj", "all turned", rotary_dim=8),
+    _variant("falcon, one key", "own keys", multi_query=False),
+    _variant("falcon, one key", "by distance", multi_query=False, alibi=True, parallel_attn=False),
     _variant("rembert", "decoder", is_decoder=True),
     _variant("xlm", "sinusoids", sinusoidal_embeddings=True),
     _variant("convbert", "wide kernel", conv_kernel_size=9),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.token_rows import Row, encode_rows, mask_row
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Row, encode_rows, mask_row, window_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import numbered
 
@@ -28,6 +29,22 @@ def tokenised(
             "tokens; give two or more different ones that do (nothing is ever cut)."
         )
     return rows, fitting
+
+
+def windows(
+    loaded: LoadedModel, text: Examples, lines: Iterable[str], *, length: int, count: int
+) -> list[Row]:
+    """Cut the ``lines`` of a text into windows of ``length`` tokens, and take the first of them.
+
+    Windows of a model that reads less are as long as it reads.
+    """
+    length = min(length, loaded.max_length)
+    rows = window_rows(loaded, lines, length=length, count=count)
+    if len(rows) < 2:
+        raise CorpusError(
+            f"{text.name} has not enough text for two windows of {length} tokens; give more."
+        )
+    return rows
 
 
 def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:

@@ -4,42 +4,44 @@ Each fault is planted in a reading of ours (a scale, a rotation, a norm, a windo
 the attention that is installed; the model itself stays as it is.
 """
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from families import COVERED, tiny
+from families_faults import ONE_PERCENT, READINGS, wrong_scale
 from torch import Tensor, nn
 
 import headscope
 from headscope.attention import default_scale, stream_attention
 from headscope.models.certificate.certificate import validate_model
-from headscope.models.layouts.layout import AttentionSite, Layout
-from headscope.models.layouts.maps import Heads
 from headscope.models.run import routing
 from headscope.models.run.loaded import LoadedModel
 
 pytestmark = pytest.mark.usefixtures("fresh_certificate")
 
 LAYER = 1
-ONE_PERCENT = 1.01
 #: Beside the rounding of its own layers, a model whose residual stream is so many times larger
 #: than its norms write has that of the stream.
 LARGE = 20_000.0
 
 
 @cache
-def opened(name: str) -> LoadedModel:
+def opened(name: str, dtype: str = "float32") -> LoadedModel:
     if name == "large states":
-        return headscope.wrap(with_large_states())
-    return headscope.wrap(tiny(name))
+        return headscope.wrap(with_large_states().to(getattr(torch, dtype)))
+    return headscope.wrap(tiny(name, dtype))
 
 
 @pytest.fixture
-def loaded(name: str) -> LoadedModel:
-    model = opened(name)
+def dtype() -> str:
+    return "float32"
+
+
+@pytest.fixture
+def loaded(name: str, dtype: str) -> LoadedModel:
+    model = opened(name, dtype)
     model.certificate = None
     return model
 
@@ -67,60 +69,18 @@ def test_states_of_20000_pass():
 # --- faults in what is read of the model ----------------------------------------------------------
 
 
-def wrong_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = AttentionSite.scale.fget  # type: ignore[attr-defined]
-
-    def scale(site: AttentionSite) -> float | None:
-        value = right(site)
-        if site.layer != LAYER:
-            return value
-        return ONE_PERCENT * (default_scale(site.d_head) if value is None else value)
-
-    monkeypatch.setattr(AttentionSite, "scale", property(scale))
-
-
-def wrong_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = AttentionSite.as_scored
-
-    def as_scored(site: AttentionSite, heads: Heads, inputs: Any) -> Heads:
-        angles = inputs.arguments.get("position_embeddings")
-        if site.layer == LAYER and angles is not None:
-            cos, sin = angles
-            angle = ONE_PERCENT * torch.atan2(sin, cos)
-            wrong = (angle.cos(), angle.sin())
-            inputs = replace(inputs, arguments={**inputs.arguments, "position_embeddings": wrong})
-        return right(site, heads, inputs)
-
-    monkeypatch.setattr(AttentionSite, "as_scored", as_scored)
-
-
-def wrong_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let queries be one percent too long, as a wrong norm or gain makes them."""
-    right = AttentionSite.as_scored
-
-    def as_scored(site: AttentionSite, heads: Heads, inputs: Any) -> Heads:
-        q, k, v = right(site, heads, inputs)
-        return Heads(ONE_PERCENT * q if site.layer == LAYER else q, k, v)
-
-    monkeypatch.setattr(AttentionSite, "as_scored", as_scored)
-
-
-def wrong_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Layout, "window", lambda layout, module: 30)
-
-
-READINGS = {
-    "scale": wrong_scale,
-    "rotation": wrong_rotation,
-    "norm": wrong_norm,
-    "window": wrong_window,
-}
-
-
-@pytest.mark.parametrize("name", ["eurobert, shared keys", "large states"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("eurobert, shared keys", "float32"),
+        ("eurobert, shared keys", "bfloat16"),
+        ("large states", "float32"),
+        ("large states", "bfloat16"),
+    ],
+)
 @pytest.mark.parametrize("fault", READINGS)
 def test_a_wrong_reading_of_one_layer_fails(fault, name, loaded, monkeypatch):
-    READINGS[fault](monkeypatch)
+    READINGS[fault](monkeypatch, LAYER)
     result = validate_model(loaded)
     assert not result.passed
     assert any(f"layer {LAYER}: " in reason for reason in result.reasons), result.reasons
@@ -128,7 +88,7 @@ def test_a_wrong_reading_of_one_layer_fails(fault, name, loaded, monkeypatch):
 
 @pytest.mark.parametrize("name", [family.name for family in COVERED])
 def test_a_wrong_scale_in_one_layer_fails_in_every_family(name, loaded, monkeypatch):
-    wrong_scale(monkeypatch)
+    wrong_scale(monkeypatch, LAYER)
     result = validate_model(loaded)
     assert not result.passed
     check = next(check for check in result.layers if check.layer == LAYER)
@@ -172,6 +132,19 @@ def test_a_wrong_installed_attention_in_one_layer_fails(fault, name, loaded, mon
     result = validate_model(loaded)
     assert not result.passed
     assert any(f"layer {LAYER}: " in reason for reason in result.reasons), result.reasons
+
+
+def test_half_precision_widens_one_layer_and_puts_it_back():
+    """The weights are the model's own again, to the bit and at their own addresses."""
+    loaded = opened("eurobert, shared keys", "bfloat16")
+    loaded.certificate = None
+    before = {name: (p.data_ptr(), p.clone()) for name, p in loaded.model.named_parameters()}
+    assert validate_model(loaded).passed
+    for name, parameter in loaded.model.named_parameters():
+        address, value = before[name]
+        assert parameter.dtype == torch.bfloat16
+        assert parameter.data_ptr() == address
+        assert torch.equal(parameter, value)
 
 
 # --- the model's own runs -------------------------------------------------------------------------

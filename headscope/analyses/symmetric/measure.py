@@ -77,6 +77,7 @@ def square_scores(
     seen = visible(mask).expand(scores.shape)
     if mask.dtype == torch.bool:
         return scores, seen
+    # A hidden pair has no bias: it gets that of the same pair the other way round.
     bias = mask.expand(scores.shape).to(scores)
     mirrored = bias.mT.masked_fill(~seen.mT, 0.0)
     return scores + torch.where(seen, bias, mirrored), seen
@@ -101,7 +102,7 @@ def changed_scores(
         column_means = -row_means.mT  # since A^T = -A
         return scores - (A - row_means - column_means)
 
-    # A random step, as long as A is to a softmax.
+    # noise or shuffled: a random step, as long as A is to a softmax.
     step = torch.randn(scores.shape, generator=generator).to(scores)
     if change == "shuffled":
         step = _renumbered(scores.mT, seen, step) - scores

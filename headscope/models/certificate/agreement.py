@@ -54,7 +54,11 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class ScaleSums:
-    """Sums that a :class:`Scale` is fitted from; they add up over heads, layers and batches."""
+    """Sums that a :class:`Scale` is fitted from; they add up over heads, layers and batches.
+
+    ``pooled`` fits the heads of a layer together; ``joined`` only adds them up, so that layers with
+    other numbers of heads can be added to them.
+    """
 
     #: (n_heads, 5): squares; products; and, of the lines, the sums of squares * squares, of
     #: squares * products and of products * products.

@@ -31,12 +31,14 @@ from headscope.models.layouts.maps import (
     InputMaps,
     LinearMap,
     Projections,
+    UnknownMaps,
     bias_of,
     columns_of_linear,
     is_linear,
     rows_of_linear,
     split,
 )
+from headscope.stats.planes import Planes
 
 #: Attributes of attention modules: the width of one head, and how many heads there are.
 _HEAD_WIDTHS = ("attention_head_size", "head_dim", "key_value_proj_dim", "head_size")
@@ -46,7 +48,8 @@ _HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 class Step:
     """One thing that a family does between its maps and its softmax, such as a rotation.
 
-    A step overrides one of the two methods. Those of several families are in ``steps.py``.
+    A step overrides :meth:`change` or :meth:`bias`, which run; and what the weights alone tell of
+    it, :meth:`fold` or :meth:`planes`. Those of several families are in ``steps.py``.
     """
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
@@ -57,6 +60,21 @@ class Step:
         """Return what is added to the scaled scores, (1 or batch, n_heads, query_pos, key_pos).
 
         ``heads`` are those after all steps.
+        """
+        return None
+
+    def fold(self, site: AttentionSite, weights: AttentionWeights) -> AttentionWeights:
+        """Return the weights with what the step multiplies q and k by at every position alike.
+
+        The gain of a norm, say: ``with_gains`` in ``steps.py``. What the step divides a whole row
+        of q or of k by stays out, since that changes no rank of W_Q W_K^T.
+        """
+        return weights
+
+    def planes(self, site: AttentionSite, inputs: AttentionInput) -> Planes | None:
+        """Return the planes in which the step turns q and k with their position; None if in none.
+
+        ``inputs`` are those of a call on tokens in a row, from the first position on.
         """
         return None
 
@@ -84,6 +102,8 @@ class Layout:
     #: in transformers' table. While a model runs through our attention, the function in the table
     #: is ours; the forward of a module that bypasses the table is exchanged for :meth:`run`.
     bypasses: bool = False
+    #: Whether its modules round q and k to float32 before their product, whatever their dtype.
+    rounds_products: bool = False
     decoder_flag: str = "is_causal"  # The attribute that says that a query sees no later key
 
     # --- where the weights are ----------------------------------------------------------------
@@ -218,6 +238,15 @@ class Layout:
             x_q=x, x_k=x if source is None else source, mask=mask, arguments=arguments
         )
 
+    def mended(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return other arguments for the module's own eager forward, where that has a fault.
+
+        None for none: what every family but Falcon has.
+        """
+        return None
+
     # --- running a module whose forward is exchanged --------------------------------------------
 
     def run(
@@ -260,6 +289,11 @@ class AttentionModule:
     def n_heads(self) -> int:
         """Heads that it has now."""
         return len(self.head_ids)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it is known where its maps are; else its heads are measured as handed over."""
+        return not isinstance(self.projections, UnknownMaps)
 
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a head owns rows."""
@@ -320,6 +354,38 @@ class AttentionSite(AttentionModule):
         ConvBERT's map has further columns, for its convolution.
         """
         return self.projections.out.weight[:, : self.n_heads * self.d_head]
+
+    def folded(self, weights: AttentionWeights) -> AttentionWeights:
+        """Return its weights with the gains that the steps multiply q and k by; the same if none.
+
+        ``weights`` are those of :meth:`weights`, or these with a norm before them folded in.
+        """
+        for step in self.layout.steps:
+            weights = step.fold(self, weights)
+        return weights
+
+    def planes(self, inputs: AttentionInput) -> Planes | None:
+        """Return the planes in which q and k turn with their position; None if they do not."""
+        for step in self.layout.steps:
+            planes = step.planes(self, inputs)
+            if planes is not None:
+                return planes
+        return None
+
+    @property
+    def key_of_head(self) -> tuple[int, ...] | None:
+        """Which of the stored keys and values each head reads; None where each has its own."""
+        kv_heads = self.layout.shared_by(self.module, self.head_ids)
+        if kv_heads is None or self.projections.k.out_features == self.n_heads * self.d_head:
+            return None
+        return tuple(kv_heads)
+
+    def by_stored_key(self, stored: Tensor) -> Tensor:
+        """Give each head what belongs to the keys that it reads: (n_groups, ...) -> (n_heads, ...).
+
+        Where each head has keys of its own, the same.
+        """
+        return self._per_head(stored)
 
     def project(self, inputs: AttentionInput) -> Heads:
         """Return q, k and v as W_Q, W_K and W_V make them, before any step.

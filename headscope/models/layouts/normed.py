@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.models.layouts.forwards import extend
+from headscope.models.layouts.fused import PickedMap
 from headscope.models.layouts.grouped import group_size, groups_of, rows_of_groups, ungroup
 from headscope.models.layouts.layout import AttentionSite, Layout, Step
 from headscope.models.layouts.maps import (
@@ -74,7 +75,7 @@ def _normed(norm: Any, site: AttentionSite, linear: LinearMap, keys: Tensor, x: 
     if n_stored < n_heads:
         keys = keys[:, [kv_heads.index(key) for key in range(n_stored)]]
     side_by_side = keys.transpose(1, 2).flatten(2)  # (batch, pos, stored * d_head)
-    if isinstance(linear, KeptRows):  # and those of the removed heads
+    if isinstance(linear, PickedMap):  # and those of the removed heads
         with_removed = linear.module(x).clone()
         with_removed[..., list(linear.rows)] = side_by_side
         side_by_side = with_removed
@@ -86,32 +87,6 @@ def reads_all_heads(norm: Any, d_head: int) -> bool:
     """Whether a norm of queries or keys reads all heads together."""
     gain: Tensor | None = getattr(norm, "weight", None)
     return gain is not None and gain.dim() == 1 and len(gain) != d_head
-
-
-@dataclass(frozen=True)
-class KeptRows(LinearMap):
-    """The heads that are left of a map that is stored with the rows of all heads."""
-
-    rows: tuple[int, ...] = ()
-
-    @property
-    def weight(self) -> Tensor:
-        """Their rows of the stored map, (n_out, n_in)."""
-        return super().weight[list(self.rows)]
-
-    @property
-    def bias(self) -> Tensor | None:
-        """Their entries of the stored bias, (n_out,)."""
-        stored = super().bias
-        return None if stored is None else stored[list(self.rows)]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return ``x W + b`` of these heads for x (..., n_in)."""
-        return super().__call__(x)[..., list(self.rows)]
-
-    def leaving(self, returned: Tensor) -> Tensor:
-        """Pick these heads' coordinates of what the stored map returns."""
-        return returned[..., list(self.rows)]
 
 
 @dataclass(frozen=True)
@@ -130,8 +105,8 @@ class NormedLayout(Layout):
         groups = groups_of(head_ids, group_size(module))
         return replace(
             projections,
-            q=KeptRows(projections.q.module, rows_of(head_ids, d_head)),
-            k=KeptRows(projections.k.module, rows_of(groups, d_head)),
+            q=PickedMap(projections.q.module, rows_of(head_ids, d_head)),
+            k=PickedMap(projections.k.module, rows_of(groups, d_head)),
         )
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:

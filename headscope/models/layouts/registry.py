@@ -13,9 +13,16 @@ from headscope.models.layouts.disentangled import (
     InterleavedLayout,
     PositionTerms,
 )
-from headscope.models.layouts.esm import EsmLayout
-from headscope.models.layouts.fused import Stacked
+from headscope.models.layouts.distance import (
+    BloomLayout,
+    DistanceBias,
+    FalconLayout,
+    heads_per_group,
+)
+from headscope.models.layouts.esm import EsmLayout, ScaledQueriesLayout
+from headscope.models.layouts.fused import ByGroup, ByHead, Stacked
 from headscope.models.layouts.gpt2 import Gpt2Layout
+from headscope.models.layouts.gpt_neo import GptNeoLayout, NeighbourPairs
 from headscope.models.layouts.layout import Layout
 from headscope.models.layouts.mobilebert import MobileBertLayout
 from headscope.models.layouts.normed import HeadNorm, NormedLayout
@@ -33,6 +40,9 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout("bert"),
     Layout("albert", out="dense"),
     Layout("distilbert", q="q_lin", k="k_lin", v="v_lin", out="out_lin"),
+    ScaledQueriesLayout(
+        "opt", q="q_proj", k="k_proj", v="v_proj", out="out_proj", needs="enable_bias"
+    ),
     Layout("bart", q="q_proj", k="k_proj", v="v_proj", out="out_proj"),
     UMT5Layout(
         "umt5", q="q", k="k", v="v", out="o", needs="encoder_hidden_states", steps=(T5Bias(),)
@@ -110,4 +120,42 @@ LAYOUTS: tuple[Layout, ...] = (
     ),
     Layout("modernbert", fused=Stacked("Wqkv"), out="Wo", steps=(Rotation(in_float32=True),)),
     Gpt2Layout("gpt2", fused=Stacked("c_attn"), out="c_proj"),
+    Layout("gpt_neox", fused=ByHead("query_key_value"), out="dense", steps=(Rotation(),)),
+    GptNeoLayout(
+        "gpt_neo",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="out_proj",
+        needs="attention_type",
+        bypasses=True,
+        rounds_products=True,
+    ),
+    Layout(
+        "gptj",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="out_proj",
+        needs="pos_embd_dim",
+        steps=(NeighbourPairs(),),
+        bypasses=True,
+        rounds_products=True,
+    ),
+    FalconLayout(
+        "falcon",
+        fused=ByGroup("query_key_value", heads_per_group),
+        out="dense",
+        needs="multi_query",
+        steps=(DistanceBias(scaled=True), SharedKeys()),
+        bypasses=True,
+    ),
+    BloomLayout(
+        "bloom",
+        fused=ByHead("query_key_value"),
+        out="dense",
+        needs="slow_but_exact",
+        steps=(DistanceBias(),),
+        bypasses=True,
+    ),
 )

@@ -7,6 +7,11 @@ the mean over tokens, so it is 0 where all tokens are the same.
 ``headscope depth`` measures these curves over windows of a text. ``depth.variants`` has a curve for
 each variant of the model, point 0 being the embeddings; ``depth.trends`` has what is compared here
 (such as a curve as a share of its start), with an interval over windows at every point.
+
+:func:`judge` gets what was measured of a model (``evidence``) and returns the verdict.
+``rule.part`` decides a part of the claim by where one estimate's interval lies, or those of several
+layers, ``rule.decided`` takes another outcome, and ``rule.concluded`` makes the verdict of all
+parts.
 """
 
 from __future__ import annotations
@@ -125,7 +130,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             "collapsed_after": collapsed_after,
             "control": None if depth.control is None else depth.control.variants["attention"][-1],
         },
-        refuting=(falls_part.name,),
+        refuting=(falls_part.name,),  # without a fall there is no claim to hold
     )
 
 
