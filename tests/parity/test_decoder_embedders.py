@@ -18,6 +18,7 @@ from headscope.core.errors import CheckpointError, InputError, UnsupportedModelE
 from headscope.data.examples import Examples
 from headscope.data.token_rows import encode_rows, padded
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.copies import cast
 from headscope.tasks.making import make_task
 
 TEXTS = ("the cat sat on the mat", "a dog", "he saw the big red house and she ran to it", "x")
@@ -133,7 +134,7 @@ def test_padding_that_moves_positions_is_told_from_a_difference(tmp_path):
     assert result.passed, result.reasons
     assert result.embedding is not None
     assert (result.embedding.padding_shifts or 0) > 1e-2
-    assert "set padding_side to right" in " ".join("".join(VIEW.human(result)).split())
+    assert "set padding_side to right" in " ".join(" ".join(map(str, VIEW.human(result))).split())
 
 
 @pytest.mark.parametrize("name", ["Qwen3-Embedding", "EmbeddingGemma"])
@@ -255,3 +256,19 @@ def test_logits_that_are_no_linear_map_are_refused(kind, config, tmp_path):
     folder = folders.as_qwen3_reranker(tmp_path / "m", kind=kind, **config)
     with pytest.raises(UnsupportedModelError, match=r"its logits .* by CrossEncoder|no sequence-"):
         headscope.load(str(folder), task_head="auto")
+
+
+def test_an_embedder_with_a_chat_template_is_refused(tmp_path):
+    folder = folders.as_qwen3_embedding(tmp_path / "m", kind="llama")
+    message = {"method": "forward", "method_output_name": "last_hidden_state"}
+    reading = {"modality_config": {"text": message, "message": message}}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(reading))
+    with pytest.raises(CheckpointError, match="puts each text into a chat template"):
+        headscope.load(str(folder)).pooling.check()
+
+
+def test_scores_in_half_precision(made):
+    folder = made(folders.as_qwen3_reranker)
+    loaded = headscope.load(str(folder), task_head="auto", dtype="bfloat16")
+    assert loaded.dtype == "bfloat16"
+    assert abs(scored(cast(loaded, "float32")) - predicted(folder)).max() < 0.2

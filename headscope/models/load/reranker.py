@@ -26,7 +26,9 @@ from headscope.models.load.sentence_files import SETTINGS, SentenceFiles, short
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import class_for
 
-_TOLERANCE = 1e-3  # Of the score of three tokens, relative to the largest logit
+_TOLERANCE = 1e-3  # Of the score of three tokens, relative to the largest logit; more in half types
+#: Settings by which families bound or scale their logits, which half precision might not show.
+_SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
 _REMEDY = "open it by CrossEncoder of sentence-transformers instead"
 
 
@@ -211,7 +213,9 @@ def _check_same_score(network: Any, causal: Any, tokens: ScoreTokens, name: str)
     expected = logits[tokens.true]
     if tokens.false is not None:
         expected = expected - logits[tokens.false]
-    if not (score - expected).abs() <= _TOLERANCE * logits.abs().max():
+    tolerance = max(_TOLERANCE, 16 * torch.finfo(logits.dtype).eps)
+    is_scaled = any(getattr(network.config, scale, None) not in (None, 1.0) for scale in _SCALES)
+    if is_scaled or not (score - expected).abs() <= tolerance * logits.abs().max():
         raise UnsupportedModelError(
             f"{name} bounds, scales or shifts its logits ({network.config.model_type}), so their "
             f"difference is no linear map of the last state; {_REMEDY}."
