@@ -101,6 +101,11 @@ def missing_task_head(
         remedy = "give a checkpoint that holds them"
     elif weights.lacking:
         why += f", without {weights}"
+    elif task_head == "classification" and task_head_of(held) == "causal":
+        remedy += (
+            ", or, if it scores pairs by the logit of a token such as yes, the folder that "
+            "CrossEncoder of sentence-transformers saves of it"
+        )
     head = _NAMES.get(task_head, task_head)
     return InputError(
         f"{folder} has no {head} head: {why}; choose a task that fits it, or {remedy}."
