@@ -248,6 +248,7 @@ def _corpus_info(
         pairs=corpus.n_pairs > 0,
         by_stack=tuple(stack.corpus for stack in by_stack) if corpus.n_pairs else (),
         words_left_out=counts.words_left_out,
+        asked_edges=counts.asked_edges,
     )
 
 
