@@ -306,13 +306,13 @@ def _stack_corpus(stack: str, stack_sums: HeadMeasures | CrossHeads, skipped: in
 def _asked_edges(stack_sums: HeadMeasures) -> dict[str, float]:
     """Return the share of the trees' edges that trials ask for, by direction; empty without."""
     syntactic = stack_sums.syntactic
-    n_edges = max(int(stack_sums.profile.tree_edges), 1)
-    shares: dict[str, float] = {}
+    n_edges = int(stack_sums.profile.tree_edges)
+    n_asked: dict[str, int] = {}
     # A trial has a pair for each of its targets, and each pair is an edge at one offset.
     for name, n_pairs in zip(syntactic.offsets.names, syntactic.offset_trials, strict=True):
         _, _, direction, _ = name
-        shares[direction] = shares.get(direction, 0.0) + float(n_pairs) / n_edges
-    return dict(sorted(shares.items()))
+        n_asked[direction] = n_asked.get(direction, 0) + int(n_pairs)
+    return {direction: n / n_edges for direction, n in sorted(n_asked.items())}
 
 
 def plan_passes(
