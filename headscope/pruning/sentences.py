@@ -169,11 +169,19 @@ def _refusal(test: TestedCount, metric: str) -> str:
 
 
 def _before_and_after(result: PruneResult, point: Point) -> str:
-    """Write the metric with all heads and at a point: ``Spearman 82.03 -> 83.10``."""
+    """Write the metric with all heads and at a point: ``Spearman 82.03 -> 83.10``.
+
+    Beside the loss of a causal language model stands its perplexity.
+    """
     metric = result.metric
     full = number(result.baseline.value.value, metric)
     value = number(point.value.value, metric)
-    return f"{SHORT_NAMES.get(metric, metric)} {full} -> {value}"
+    values = f"{SHORT_NAMES.get(metric, metric)} {full} -> {value}"
+    before = result.baseline.metrics.get("perplexity")
+    after = (point.metrics or {}).get("perplexity")
+    if metric == "nll" and before is not None and after is not None:
+        values += f" (perplexity {before:.2f} -> {after:.2f})"
+    return values
 
 
 def _by(curve: Curve) -> str:
