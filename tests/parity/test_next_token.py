@@ -227,3 +227,24 @@ def test_refused(opened, tmp_path: Path) -> None:
     loaded, _ = opened("gpt2")
     with pytest.raises(CorpusError, match="not enough text for two windows of 64 tokens"):
         make_task("lm", task.data.pick([0, 1]), loaded)
+
+
+def test_sentences_that_stand_apart(folders, opened, tmp_path: Path) -> None:
+    """Each is read alone, and all tokens count alike, whatever the length of its sentence."""
+    table = tmp_path / "texts.jsonl"
+    table.write_text("\n".join(f'{{"text": "{line}"}}' for line in LINES))
+    loaded, _ = opened("llama")
+    task = make_task("lm", read_examples("lm", table), loaded)
+    tokenizer = framed_tokenizer("[CLS] $A")
+    network = AutoModelForCausalLM.from_pretrained(folders["llama"], dtype=torch.float64)
+    nll = []
+    for line in LINES:
+        ids = torch.tensor([tokenizer(line).input_ids])
+        with torch.no_grad():
+            log_p = network(ids).logits[0].log_softmax(-1)
+        nll += [-float(log_p[i, ids[0, i + 1]]) for i in range(ids.shape[1] - 1)]
+    assert (task.n_examples, task.skipped) == (len(LINES), 0)
+    assert task.value(task.outputs(loaded)) == pytest.approx(np.mean(nll), rel=1e-6)
+    widths = {batch.embed(batch.gates()).shape[1] for batch in task.loss_batches(loaded)}
+    assert len(widths) == 1  # of all batches alike
+    assert make_task("lm", task.data, loaded, limit=2).n_examples == 2
