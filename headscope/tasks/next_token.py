@@ -84,8 +84,8 @@ class NextToken(TokenTask):
     def _select(self, batch: Padded) -> InSlices:
         """Read each position's negative log-likelihood, and the likeliest token."""
 
-        def read(logits: Tensor, part: slice) -> Tensor:
-            nll = F.cross_entropy(wide(logits), batch.gold[part], reduction="none")
+        def read(logits: Tensor, positions: slice) -> Tensor:
+            nll = F.cross_entropy(wide(logits), batch.gold[positions], reduction="none")
             return torch.stack([nll, logits.argmax(dim=-1).to(nll)], dim=1)
 
         return InSlices(partial(at_masks, batch), read)
@@ -134,7 +134,7 @@ class NextToken(TokenTask):
         """Draw a token by the whole model's probabilities at each position, by row."""
         generator = torch.Generator(loaded.device).manual_seed(self._seed % 2**64)
 
-        def draw(logits: Tensor, part: slice) -> Tensor:
+        def draw(logits: Tensor, positions: slice) -> Tensor:
             p = wide(logits).softmax(dim=-1)
             return torch.multinomial(p, 1, generator=generator)[:, 0]
 
@@ -160,7 +160,7 @@ class NextTokenAccuracy(NextToken):
 def _losses(batch: Padded, tokens: Tensor) -> InSlices:
     """Read the negative log-likelihood of one token at each predicted position."""
 
-    def read(logits: Tensor, part: slice) -> Tensor:
-        return F.cross_entropy(wide(logits), tokens[part], reduction="none")
+    def read(logits: Tensor, positions: slice) -> Tensor:
+        return F.cross_entropy(wide(logits), tokens[positions], reduction="none")
 
     return InSlices(partial(at_masks, batch), read)
