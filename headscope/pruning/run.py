@@ -24,6 +24,7 @@ from headscope.core.progress import Progress, progress_of_part
 from headscope.core.serialise import SCHEMA
 from headscope.data.examples import WINDOWED
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.copies import has_all_weights
 from headscope.pruning.curves import Outcome, run_curves, units_by_name, units_without_roles
 from headscope.pruning.keep import choose_version, keep
 from headscope.pruning.max_drop import prune_within_loss, unseen_examples
@@ -166,11 +167,14 @@ def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
     if not options.repairs:
         # By default the last repair is surgeon: scale takes its place.
         repairs = (*repairs[:-1], Repair.scale)
+    why = "which read more than heads"
+    if not has_all_weights(loaded):
+        why = "which headscope does not know"
     return Ways(
         methods,
         repairs,
-        f"surgeon cannot refit the output maps of {loaded.family}, which read more than heads; "
-        "fisher takes its place as method, scale as repair.",
+        f"surgeon cannot refit the output maps of {loaded.family}, {why}; fisher takes its place "
+        "as method, scale as repair.",
     )
 
 

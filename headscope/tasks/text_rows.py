@@ -55,9 +55,10 @@ def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:
     return [mask_row(row, int(mask_id), seed) for row in rows]
 
 
-def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
+def notes_of(
+    loaded: LoadedModel, rows: Sequence[Row], *, retrieves: bool = False
+) -> tuple[str, ...]:
     """Say where texts are read otherwise than a user of the model may expect."""
-    prompt = loaded.pooling.prompt
     limit = loaded.pooling.max_length
     notes = []
     if loaded.task_head in _UNREAD:
@@ -66,10 +67,8 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
             f"embeddings of single texts ({loaded.pooling}), which the model may never have been "
             "trained to make."
         )
-    if prompt:
-        notes.append(
-            f"Every text is read after the default prompt of the model's folder, {prompt!r}."
-        )
+    if read_after := loaded.pooling.reads_after(retrieves=retrieves):
+        notes.append(f"{read_after}, as the model's folder says.")
     n_longer = 0 if limit is None else sum(len(row) > limit for row in rows)
     if n_longer:
         notes.append(

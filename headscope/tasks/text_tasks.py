@@ -1,7 +1,9 @@
 """Tasks that need nothing but text: fidelity to the whole model, and masked words.
 
-:mod:`.base` says what the methods of a task are for; :mod:`.distance` compares a changed model with
-the whole one.
+A task (:mod:`.base`) has these methods: ``_take`` makes rows of token ids of the examples,
+``_read`` keeps numbers of each row of a batch that has run, ``_by_example`` makes numbers of each
+example of them. ``_loss``, and the output e of ``_embed``, are differentiated by gates of heads.
+``self.distance`` (:mod:`.distance`) compares a changed model with the whole one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -251,7 +253,7 @@ def run_with_task_head(
         return output
 
     with last.register_forward_hook(keep_and_select):
-        output = network(**inputs, return_dict=True)
+        output = network(**inputs, **_without_cache(network), return_dict=True)
     start_logits = getattr(output, "start_logits", None)
     if start_logits is not None:  # where an answer begins and ends: (batch, pos, 2)
         return states[0], torch.stack([start_logits, output.end_logits], dim=-1)
@@ -262,8 +264,23 @@ def last_state(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """Run a base model and return its last hidden state (batch, pos, d_model)."""
     if _last_module(model) is not model:
         return run_with_task_head(model, model, inputs)[0]
-    hidden: Tensor = model(**inputs, return_dict=True).last_hidden_state
+    hidden: Tensor = model(**inputs, **_without_cache(model), return_dict=True).last_hidden_state
     return hidden
+
+
+def _without_cache(network: Any) -> dict[str, bool]:
+    """Return the argument that keeps a network from storing keys and values: one pass needs none.
+
+    Empty for a network that stores nothing.
+    """
+    kind: Any = type(network)
+    return {"use_cache": False} if _may_cache(kind) else {}
+
+
+@functools.cache
+def _may_cache(kind: Any) -> bool:
+    """Whether a class of networks stores keys and values, unless it is told not to."""
+    return "use_cache" in inspect.signature(kind.forward).parameters
 
 
 def _last_module(base: Any) -> Any:
