@@ -172,11 +172,10 @@ def last_state(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 def _last_module(base: Any) -> Any:
     """Return the module that puts out the last hidden state: a decoder, or the base model.
 
-    T5 has no base model apart from the one with its head.
+    T5 has no base model apart from the one with its head, and OPT's head reads the decoder inside
+    its base model.
     """
-    if getattr(base.config, "is_encoder_decoder", False) and hasattr(base, "get_decoder"):
-        return base.get_decoder()
-    return base
+    return base.get_decoder() if hasattr(base, "get_decoder") else base
 
 
 def empty_cache() -> transformers.EncoderDecoderCache:
