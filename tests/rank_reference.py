@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headscope.stats.factors import Factors
 from headscope.stats.ranks import MatrixRank
-from headscope.stats.spectra import Factors
 
 Matrix = NDArray[np.float64]
 

@@ -6,7 +6,9 @@ shape that config.json names; attributes of modules, such as the number of heads
 tensors and attributes those are is found by comparing the pruned network with a full one, so that
 the file itself knows nothing of families.
 
-First the parts of the file's text, then :func:`standalone_files`, the entry point.
+First the parts of the file's text, then :func:`standalone_files`, the entry point. FAMILY, SHAPES,
+SETTINGS and CODE are keys of config.json: the family's name, the shapes of tensors, the attributes
+of modules, and which class of the file each auto class opens.
 """
 
 from __future__ import annotations
@@ -198,6 +200,7 @@ def _differences(
 
 
 def _parameter_names(network: nn.Module) -> set[str]:
+    """Return the names of all parameters."""
     return {name for name, _ in network.named_parameters()}
 
 

@@ -3,7 +3,8 @@
 :func:`measuring_command` is the whole way, to be read first. The words become options once, before
 torch is loaded; the public function is called with them; what it returns is written to the folder
 of ``-o`` and printed. :class:`CommandRun` has these steps, :func:`typer_command` the signature by
-which typer knows the flags.
+which typer knows the flags. A :class:`Command` is the command's row in the table of all commands:
+its name, its function, its class of options.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def measuring_command(command: Command) -> Callable[..., None]:
     """Make the typer command that runs a measuring function, with its options as flags."""
 
     def callback(context: typer.Context, **values: Any) -> None:
+        """Run the command; ``values`` are those of its flags, by name."""
         run = CommandRun(command, context, values)
         with run.presented():
             options = run.options()
@@ -89,6 +91,7 @@ def typer_command(command: Command, callback: Callable[..., None]) -> Callable[.
         flag_classes.append(options_class.flags)
     flag_classes.append(options_class)
     declared = parameters_of(*flag_classes)
+    # Those that measure a model, and a report, have a folder of results.
     if "no_validate" in declared or "output" in declared:
         flag_classes.append(FolderFlags)
     flag_classes.append(CommonFlags)
@@ -141,7 +144,7 @@ class CommandRun:
         table = table_of(self.context, self.command.name)
         values = {**self.values, "thresholds": table.get("thresholds")}
         arguments = {**arguments_of(options_class, values), **self._run_arguments(), **more}
-        options: ModelOptions = options_class(**arguments)
+        options: ModelOptions = options_class(**arguments)  # checks itself
         if options_class.flags is not None:
             for option in options_of(options_class.flags).values():
                 option.check(self.values[option.spelled_as])

@@ -1,4 +1,9 @@
-"""``headscope export``: a saved model as a file of another runtime."""
+"""``headscope export``: a saved model as a file of another runtime.
+
+A function of typer: its parameters are the arguments and flags of the command. ``Choice`` is a flag
+that takes one of some words; ``ConfigFile`` is ``--config``, whose file has changed the defaults of
+the other flags before this function is called.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ from headscope.cli.flags import Choice, Debug, Quiet
 from headscope.cli.output import print_human
 from headscope.cli.settings import ConfigFile
 
-#: The precisions that each kind of file has.
+#: The precisions that each kind of file has. ``int8`` is calibrated on text; ``int8-dynamic`` finds
+#: the ranges of activations while the model runs.
 _PRECISIONS = {
     "onnx": ("float32", "int8-dynamic"),
     "openvino": ("float32", "int8"),

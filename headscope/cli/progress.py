@@ -1,6 +1,9 @@
 """How far a run is, shown on stderr: as a bar in a terminal, as a line now and then in a log.
 
-:mod:`headscope.core.progress` keeps the account of steps; here is what is shown of it.
+A run reports to :attr:`RunProgress.listener` after every batch, and says what it does before its
+first step to whoever is :func:`~headscope.core.progress.listening`. :class:`Steps` keeps the
+account: ``tell`` and ``say`` take these reports, ``title()`` and ``sentence()`` put them in words
+("step 3 of 7: choosing heads, 41%"), ``share`` is how much of the present step is done.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ class RunProgress:
         self._command = command
         self._terminal = sys.stderr.isatty()
         self._silent = quiet or (current().rank > 0 and not self._terminal)
-        self._steps = Steps(())
-        self._update: Callable[[], None] = _nothing
+        self._steps = Steps(())  # of the run that is shown; :meth:`shown` begins a new account
+        self._update: Callable[[], None] = _nothing  # draws ``_steps`` anew
 
     @property
     def listener(self) -> Progress | None:
@@ -45,7 +48,8 @@ class RunProgress:
             return
         self._steps = Steps(names)
         display = _bar(self._steps) if self._terminal else _log(self._command, self._steps)
-        with display as self._update, listening(self._show_preparation):
+        with display as update, listening(self._show_preparation):
+            self._update = update
             yield
 
     def _show_step(self, name: str, done: int, total: int) -> None:
@@ -55,7 +59,8 @@ class RunProgress:
 
     def _show_preparation(self, words: str) -> None:
         """Show what is done before the first step."""
-        modules_are_loaded()  # the model is opened by now
+        # The model is opened by now, so PyTorch is loaded: from here on garbage is collected.
+        modules_are_loaded()
         self._steps.say(words)
         self._update()
 

@@ -1,8 +1,16 @@
 """What a TOML file sets: every table checked against the commands' flags, and converted.
 
-:func:`read_settings` reads a file. Of the tables of one command come the defaults of its flags
-(:func:`set_flag_defaults`); of the tables of a report's sections come their options
-(:func:`section_settings`).
+:func:`read_settings` reads a file such as::
+
+    [classify]
+    limit = 200
+
+    [classify.thresholds]
+    positional = 0.8
+
+The table of the command that runs sets the defaults of its flags (:func:`set_flag_defaults`). A
+``report`` runs several commands, its sections: their tables become their options
+(:func:`section_settings`). ``context.meta`` is typer's own dictionary for what belongs to one run.
 """
 
 from __future__ import annotations
@@ -71,7 +79,7 @@ def flags_of(command: Callable[..., None]) -> dict[str, Flag]:
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         if name in ("context", "config"):
             continue
-        hint, option = typing.get_args(parameter.annotation)
+        hint, option = typing.get_args(parameter.annotation)  # Annotated[int, typer.Option(...)]
         if isinstance(hint, types.UnionType):  # such as ``int | None``
             hint = typing.get_args(hint)[0]
         repeatable = typing.get_origin(hint) is list
@@ -107,13 +115,13 @@ def hint_at(name: str, known: Iterable[str], form: str = "{!r}") -> str:
 
 
 def options_by_command(context: typer.Context) -> dict[str, dict[str, Flag]]:
-    """Return what a config file may set, by command and flag; in groups of commands, nothing."""
-    group: Any = context.find_root().command
-    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    """Return what a config file may set, by command and flag; of groups of commands, nothing."""
+    root: Any = context.find_root().command
+    commands = {name: root.get_command(context, name) for name in root.list_commands(context)}
     return {
         name: flags_of(command.callback)
         for name, command in commands.items()
-        if not hasattr(command, "commands")
+        if not hasattr(command, "commands")  # it is no group
     }
 
 
@@ -125,14 +133,17 @@ def read_settings(path: Path | None, context: typer.Context) -> Settings:
 
 
 def thresholds_of(command: str) -> type[ThresholdSet]:
-    """Return the class of a command's thresholds."""
+    """Return the class of a command's thresholds, such as ``headscope.Thresholds``."""
     marker = options_of(COMMANDS[command].options)["thresholds"].marker
     kind: type[ThresholdSet] = getattr(headscope, marker.thresholds)
     return kind
 
 
 def set_flag_defaults(context: typer.Context, path: Path | None) -> Path | None:
-    """Make the file's values the defaults of the flags of the command that runs."""
+    """Make the file's values the defaults of the flags of the command that runs.
+
+    Thresholds, a table of their own, are read where the options are built.
+    """
     table = read_settings(path, context).tables.get(context.info_name or "", {})
     defaults = {
         name: str(value) if isinstance(value, Path) else value
@@ -207,7 +218,10 @@ def _converted_table(
 
 
 def _converted(where: str, flag: Flag, value: Any) -> Any:
-    """Return a value as its flag takes it: for a repeatable flag, a list."""
+    """Return a value as its flag takes it: for a repeatable flag, a list.
+
+    Where the flag is ``--figures png,svg``, the file may have ["png", "svg"].
+    """
     if isinstance(value, list) and flag.comma_separated:
         for item in value:
             if not isinstance(item, str | int | float) or isinstance(item, bool):
@@ -225,6 +239,7 @@ def _converted(where: str, flag: Flag, value: Any) -> Any:
 
 def _single(where: str, flag: Flag, value: Any) -> Any:
     """Return a single value as its flag takes it; refuse one of another type."""
+    # Types are compared exactly: True is an int in Python, and must not pass for 1.
     kind = flag.kind
     if flag.choices:
         if value in flag.choices:
@@ -247,6 +262,7 @@ def _shown(value: Any) -> str:
 
 
 def _parse_limits(settings: Settings) -> Limits:
+    """Read the table [limits]; raise InputError where it is wrong."""
     from headscope.reports.limits import Limits
 
     where = f"{settings.path}: [limits]" if settings.path else "[limits]"
@@ -297,7 +313,7 @@ def section_settings(
     on a text and has them. A treebank there replaces a text of the table, and the other way round.
     """
     flags_by_command = options_by_command(context)
-    inputs = {
+    inputs = {  # what the report's own flags set of these three
         name: flags[name] for name in ("treebank", "text", "limit") if flags[name] is not None
     }
     settings = {}
@@ -306,11 +322,12 @@ def section_settings(
         table = table_of(context, section)
         for name in _SET_BY_REPORT:
             table.pop(name, None)
-        if section != "depth":  # whose numbers fall below the rounding of float32
+        # The same holds for the dtype, but of depth, whose numbers fall below float32's rounding.
+        if section != "depth":
             table.pop("dtype", None)
         if "text" in section_flags:
             section_inputs = {name: v for name, v in inputs.items() if name in section_flags}
-            if "sequences" in section_flags:  # windows are cut from all of the text
+            if "sequences" in section_flags:  # windows of tokens, cut from all of the text
                 section_inputs.pop("limit", None)
             if "treebank" in section_inputs:
                 section_inputs.pop("text", None)

@@ -11,7 +11,8 @@ all of them read and write. Its keys, for the process of rank 2 (of 0, 1, 2, ...
     report         how many processes have asked to report an error
 
 So a process that waits notices when another has failed or no longer responds, and ends with an
-error instead of waiting for ever. Messages count processes from 1.
+error instead of waiting for ever. One of the processes, the first to claim it, then reports why.
+Messages count processes from 1.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PATIENCE = 120.0
 PATIENCE_VARIABLE = "HEADSCOPE_PROCESS_TIMEOUT"
 _JOIN_SECONDS = 300.0  # For all processes to come together at the start
 _LEAVE_SECONDS = 3.0  # For which the process with the store waits for the others to end before it
-_PULSE_CHECK = 0.5  # Seconds between two checks of the others' pulses while waiting
+_PULSE_CHECK = 0.5  # Seconds between two checks of the others' pulses while waiting at a meeting
 #: Seconds between two checks whether the others have come to a meeting: few at first, then more.
 _SHORTEST_NAP = 0.0005
 _LONGEST_NAP = 0.02
@@ -59,9 +60,10 @@ class Group(Processes):
     """The processes of one launch, as one of them sees them."""
 
     def __init__(self, store: Store, rank: int, size: int, patience: float) -> None:
-        """Begin to leave pulses at the store; :meth:`join` makes a group.
+        """Begin to leave pulses at the store; use :meth:`join` to make a group.
 
-        ``patience``: seconds without a pulse after which a process counts as lost.
+        ``rank`` is this process's number of ``size``; ``patience`` are the seconds without a pulse
+        after which another one counts as lost.
         """
         self.rank = rank
         self.size = size
@@ -88,8 +90,9 @@ class Group(Processes):
             raise InputError("This torch was built without gloo, so processes cannot share a run.")
         try:
             deadline = timedelta(seconds=_JOIN_SECONDS)
-            store, rank, size = next(rendezvous("env://", timeout=deadline))  # by the variables
-            store = PrefixStore("headscope", store)
+            # rendezvous yields once: the store that the variables of the launcher lead to
+            store, rank, size = next(rendezvous("env://", timeout=deadline))
+            store = PrefixStore("headscope", store)  # our keys apart from those of torch
             dist.init_process_group(
                 "gloo",
                 store=store,
@@ -144,14 +147,17 @@ class Group(Processes):
         return arrays_by_rank
 
     def meet(self, subject: str) -> None:
-        """Wait until every process is at this point; all have to give the same ``subject``."""
+        """Wait until every process is at this point; all have to give the same ``subject``.
+
+        The subject is what is exchanged, in words, such as "the sums of the model".
+        """
         self._meetings += 1
-        keys = [f"meeting {self._meetings} {rank}" for rank in range(self.size)]
+        keys = [f"meeting {self._meetings} {rank}" for rank in range(self.size)]  # by rank
         try:
             self._store.set(keys[self.rank], subject)
             self._wait(keys, subject)
             subjects = [value.decode() for value in self._store.multi_get(keys)]
-            # Whoever came to the last meeting has left the one before it: its key is not needed.
+            # All came to this meeting, so all have read the keys of the last but one.
             self._store.delete_key(f"meeting {self._meetings - 2} {self.rank}")
         except RuntimeError as error:
             raise LostProcessError(

@@ -6,7 +6,9 @@ each of them, from the same numbers. Of three processes, that of rank 1 takes th
 ... (:func:`share`).
 
 In functions that exchange arrays, ``subject`` is what errors call the arrays, such as "the sums of
-the model"; every process has to call the function, with the same subject.
+the model"; every process has to call the function, with the same subject. An ``Accumulator`` is a
+set of sums over batches: ``state()`` are its arrays by name, ``load_state`` takes them,
+``merge`` adds another one to it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Accumulator)
+_ROW_INDEX = "row index"  # Name under which :func:`gathered_rows` sends the rows' indices
 
 
 class Processes:
@@ -44,8 +48,6 @@ class Processes:
         """Wait until every process is at this point."""
 
 
-S = TypeVar("S", bound=Accumulator)
-_ROW_INDEX = "row index"  # Name under which :func:`gathered_rows` sends the rows' indices
 _current = Processes()  # Those that share this run
 
 
@@ -115,7 +117,8 @@ def summed(subject: str, *tensors: Tensor) -> tuple[Tensor, ...]:
 def gathered_in_order(subject: str, arrays: Mapping[int, Array]) -> list[Array]:
     """Return one array for each batch (or row), from all processes, in the order of the batches.
 
-    ``arrays`` are those of this process, by the number of the batch.
+    ``arrays`` are those of this process, by the number of the batch: of two processes, {0: a, 2: c}
+    of one and {1: b} of the other -> [a, b, c] in both.
     """
     by_name = {str(number): array for number, array in arrays.items()}
     by_number: dict[int, Array] = {}
@@ -134,7 +137,7 @@ def gathered_rows(
     row_indices [[4, 0], [2]] and rows {"loss": [[0.1, 0.2], [0.3]]}, row 4 has the loss 0.1.
     """
     arrays = {name: np.concatenate(batches) for name, batches in rows.items()}
-    no_index = np.zeros(0, dtype=np.int64)  # of a process without any batch
+    no_index = np.zeros(0, dtype=np.int64)  # so that a process without any batch has an array, too
     arrays[_ROW_INDEX] = np.concatenate([no_index, *row_indices])
     gathered: dict[str, Array] = {}
     for arrays_of_rank in _current.gather(arrays, subject):

@@ -15,7 +15,7 @@ from typing import TextIO
 from headscope.core.errors import CorpusError
 
 TREEBANKS = (".conllu", ".conll", ".conllup")  # Endings of treebanks.
-#: First bytes of files that hold no text: what they are, and what to do with them.
+#: Files that hold no text: their first bytes, what they are, and what to do with them.
 _NO_TEXT = (
     (b"\x1f\x8b", "compressed (gzip)", "unpack it first (gunzip)"),
     (b"BZh9", "compressed (bzip2)", "unpack it first (bunzip2)"),
@@ -132,11 +132,19 @@ def _is_tree_row(line: str) -> bool:
 
 def read_filled(path: Path) -> Iterator[tuple[int, str]]:
     """Yield what :func:`read_lines` yields, without blank lines."""
-    return (numbered for numbered in read_lines(path) if numbered[1].strip())
+    return ((number, line) for number, line in read_lines(path) if line.strip())
 
 
 def read_blocks(path: Path) -> Iterator[list[tuple[int, str]]]:
-    """Yield the lines between blank lines together, as :func:`read_lines` yields them."""
-    for blank, block in groupby(read_lines(path), key=lambda numbered: not numbered[1].strip()):
+    """Yield the lines between blank lines together, as :func:`read_lines` yields them.
+
+    Lines a, b, blank, c -> [(1, a), (2, b)], [(4, c)].
+    """
+
+    def is_blank(numbered_line: tuple[int, str]) -> bool:
+        _, line = numbered_line
+        return not line.strip()
+
+    for blank, block in groupby(read_lines(path), key=is_blank):
         if not blank:
             yield list(block)

@@ -10,8 +10,12 @@ Three forms are read.
 * Scored pairs of sentences (STS-B): the first sentences of pairs with a score of 4 or more are the
   queries, all second sentences the documents, and relevant are those of such pairs.
 
-In the second form, a cross-encoder orders the documents of a query's rows; in the others, all
-documents that were judged for the query, and the best ones by BM25 until there are 20.
+In the second form, a cross-encoder orders the documents of a query's rows, its *candidates*; in the
+others, all documents that were judged for the query, and the best ones by BM25 until there are 20.
+What was judged becomes ``relevance``: of each query the grades of documents by their indices.
+
+:func:`read_retrieval` and :func:`read_rerank` are what tasks call, :func:`with_candidates` and
+:func:`thinned` choose documents and queries; behind BM25 stands how each form is read.
 
 References
 ----------
@@ -115,7 +119,7 @@ def thinned(examples: Examples, limit: int, seed: int) -> Examples:
     """
     rng = random.Random(seed)
     n = len(examples)
-    order = rng.sample(range(n), n)
+    order = rng.sample(range(n), n)  # indices of queries, shuffled
 
     # Queries with their candidates, at least two.
     if examples.candidates is not None:
@@ -173,6 +177,7 @@ def best_by_bm25(
 
 
 def _words(text: str) -> list[str]:
+    """List the words of a text for BM25, in lower case."""
     return re.findall(r"\w+", text.lower())
 
 
@@ -183,7 +188,7 @@ def _read(path: Path) -> Examples:
     if path.parent.name == "qrels" and (path.parents[1] / "corpus.jsonl").exists():
         return _read_folder(path.parents[1], path)
     header = header_of(path, _TRIPLES) or header_of(path, SCORED)
-    if header is None:  # In CSV without a header the usual rows are those of STS-B.
+    if header is None:  # in CSV without a header the usual rows are those of STS-B
         are_triples = path.suffix.lower() != ".csv"
     else:
         names = frozenset(map(plain, header))
@@ -196,6 +201,7 @@ def _read_triples(path: Path) -> Examples:
     judged = _judged_rows(path)
     if header_of(path, _TRIPLES) is None:
         _refuse_scores(path, judged)
+    # The texts serve as their own ids; each counts once.
     queries = {query: query for query, _, _ in judged}
     documents = {document: document for _, document, _ in judged}
     examples = _joined(
@@ -252,6 +258,7 @@ def _read_scored(path: Path) -> Examples:
             f"{path}: no pair has a score of {RELEVANT:g} or more, so no sentence answers another; "
             "give scores of 0 to 5, as STS-B has them, or rows of query, document and label."
         )
+    # The texts serve as their own ids; each counts once.
     documents = {text.strip(): text.strip() for text in pairs.second or ()}
     queries = {query: query for query, _, _ in judged}
     examples = _joined(
@@ -349,20 +356,20 @@ def _joined(
 
 def _measurable(examples: Examples, fewest: int = 1) -> Examples:
     """Leave out queries without a relevant document, or with fewer candidates than ``fewest``."""
-    rows = [i for i in range(len(examples)) if examples.can_be_ranked(i, fewest)]
+    measurable = [i for i in range(len(examples)) if examples.can_be_ranked(i, fewest)]
     reasons = []
     if examples.relevance is not None:
         reasons.append("no document that is relevant to them")
     if fewest > 1:
         reasons.append("only one document")
     lack = " or ".join(reasons)
-    if len(rows) < 2:
+    if len(measurable) < 2:
         raise CorpusError(
-            f"{examples.name}: {len(rows)} of {len(examples)} queries can be measured, the others "
-            f"have {lack}; give two queries or more (better hundreds)."
+            f"{examples.name}: {len(measurable)} of {len(examples)} queries can be measured, the "
+            f"others have {lack}; give two queries or more (better hundreds)."
         )
-    n_left_out = len(examples) - len(rows)
+    n_left_out = len(examples) - len(measurable)
     if n_left_out:
         note = f"{n_left_out:,} of {len(examples):,} queries are left out: they have {lack}."
         examples = replace(examples, notes=(*examples.notes, note))
-    return examples.pick(rows)
+    return examples.pick(measurable)

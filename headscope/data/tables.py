@@ -4,7 +4,11 @@
 ``.ndjson`` and ``.json`` have an object a line, or one array of objects; ``.tsv`` and anything else
 have tabs, and quotes are part of the text. Every row has the width of the first.
 
-:func:`read_records` is what readers call, each with the columns that it wants (:class:`.Columns`).
+:func:`read_records` is what readers call, each with the columns that it wants (:class:`.Columns`):
+``names`` are what headers may call each column, ``order`` says which column is which in a table
+without a header, by the table's width; ``needed`` are those that no row may lack. A record is a
+row as a dictionary: its cells by the reader's names of columns.
+
 Behind it stands how rows of cells are read and which column is which; at the end, what is said
 about a table.
 """
@@ -43,7 +47,7 @@ _Cells = tuple[int, list[str]]  # One row: the line where it ends, and its cells
 
 csv.field_size_limit(2**31 - 1)  # A cell may hold a whole document; the default is 131,072.
 
-#: Sentences without labels; of translations the sources. Cells that :class:`.Columns` calls "" hold
+#: Sentences without labels; of translations the sources. Columns that ``order`` calls "" hold
 #: labels, which are not read.
 SENTENCES = Columns(
     names={},
@@ -59,7 +63,7 @@ TRANSLATIONS = Columns(
     order={2: ("source", "target")},
     needed=("source", "target"),
 )
-_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')  # A cell in quotes with quotes in it, as CSV has them
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')  # A cell in quotes with quotes in it: "a ""b"" c"
 _SEPARATOR_LINE = re.compile("sep=.", re.IGNORECASE)  # What spreadsheets put above a table
 _SEMICOLONS = re.compile(r"\S;\S")
 _FEW = 4  # Fewest rows in which values that repeat are noticed
@@ -141,7 +145,7 @@ def _refuse_quoted(path: Path, columns: Columns, cells: Sequence[str]) -> None:
 
 
 def _refuse_json(path: Path) -> None:
-    """Refuse a file of another ending that begins with a JSON object."""
+    """Refuse a file that begins with a JSON object, though its ending is none of JSON's."""
     line = next((line for _, line in read_filled(path)), "").strip()
     if not line.startswith("{") or not line.endswith("}"):
         return
@@ -164,13 +168,14 @@ def _separator(path: Path, columns: Columns) -> str:
         raise CorpusError(f"{path}, line 1: this says what separates cells; take the line out.")
 
     def n_names(separator: str) -> int:
-        """Count the known names in the first line, split at this separator."""
+        """Count the known names of columns in the first line, split at this separator."""
         try:
             cells = next(csv.reader([line], delimiter=separator), [])
         except csv.Error:
             return 0
         return len([cell for cell in cells if columns.name_in([cell])])
 
+    # Another separator than the usual one is believed only if it is the one that gives known names.
     best = max(_SEPARATORS, key=n_names)
     fewest = 1 if is_csv else 2  # a line of plain text may be one name by chance
     if n_names(usual) > 0 or n_names(best) < fewest:
@@ -187,6 +192,7 @@ def _same_width(path: Path, columns: Columns, rows: Iterator[_Cells]) -> Iterato
     """Yield rows; refuse one that is wider or narrower than the first."""
     width = None
     for line, cells in rows:
+        # Some readers take rows of a text alone beside rows with all cells.
         is_text_alone = columns.text_alone and len(cells) == 1
         if is_text_alone:
             yield line, cells
@@ -244,7 +250,8 @@ def _columns_by_place(
 def _doubt(path: Path, order: Sequence[str], i: int, values: Sequence[str]) -> str:
     """Say why column ``i``, which has no name, may not be the one that its place says.
 
-    Empty where nothing speaks against it.
+    ``order`` are the columns by their places, ``values`` the cells of this one. Empty where nothing
+    speaks against it.
     """
     column = order[i]
     is_csv = path.suffix.lower() == ".csv"

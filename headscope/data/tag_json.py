@@ -1,7 +1,11 @@
 """Tagged words as JSON lines, as data sets are exported; errors say which line.
 
-An object is a sentence, with a list of its words and a list of as many tags; their names are those
-that a header of columns may have (:mod:`.tag_columns`).
+An object is a sentence, with a list of its words and a list of as many tags::
+
+    {"tokens": ["Anna", "ran"], "ner_tags": ["B-PER", "O"]}
+
+The names of both lists are those that a header of columns may have (:mod:`.tag_columns`): ``TAGS``
+are groups of names for tags, and of several lists of tags that of the first group is read.
 """
 
 from __future__ import annotations
@@ -17,32 +21,38 @@ from headscope.data.tag_columns import TAGS, Tagged, TaggedWord, columns_by_name
 
 
 def read_json_lines(path: Path) -> Tagged:
-    """Read the sentences of a file, with a note where other tags of the file are not read."""
+    """Read the sentences of a file, each a list of tagged words, and notes about the reading.
+
+    There is a note where other tags of the file are not read.
+    """
     sentences = []
     notes: set[str] = set()
     for line, text in read_filled(path):
         try:
-            item = json.loads(text)
+            json_object = json.loads(text)
         except (ValueError, RecursionError):
-            item = None
-        if not isinstance(item, dict):
+            json_object = None
+        if not isinstance(json_object, dict):
             raise CorpusError(
                 f"{path}, line {line}: no JSON object; give one a line, such as "
                 '{"tokens": ["Anna", "ran"], "ner_tags": ["B-PER", "O"]}.'
             )
-        sentence, tag_name = _tagged_sentence(path, line, item)
-        other_tags = {*chain(*TAGS)} & {name.lower() for name in item if name != tag_name}
-        if other_tags:
+        sentence, tag_name = _tagged_sentence(path, line, json_object)
+        all_tag_names = set(chain(*TAGS))
+        other_names = {name.lower() for name in json_object if name != tag_name}
+        if all_tag_names & other_names:
             notes.add(f"Tags are those named {tag_name}; others of the file are not read.")
         if sentence:
             sentences.append(sentence)
     return sentences, tuple(sorted(notes))
 
 
-def _tagged_sentence(path: Path, line: int, item: dict[str, Any]) -> tuple[list[TaggedWord], str]:
+def _tagged_sentence(
+    path: Path, line: int, json_object: dict[str, Any]
+) -> tuple[list[TaggedWord], str]:
     """Return the tagged words of a JSON object, and what it calls their tags."""
-    names = list(item)
-    columns = columns_by_name(names)
+    names = list(json_object)
+    columns = columns_by_name(names)  # indices in ``names``: of the words, and of the tags
     if columns is None:
         raise CorpusError(
             f"{path}, line {line}: no list of words and one list of tags by name (it has "
@@ -50,8 +60,8 @@ def _tagged_sentence(path: Path, line: int, item: dict[str, Any]) -> tuple[list[
         )
     word_name = names[columns[0]]
     tag_name = names[columns[1]]
-    words = item[word_name]
-    tags = item[tag_name]
+    words = json_object[word_name]
+    tags = json_object[tag_name]
     if not _are_tagged(words, tags):
         raise CorpusError(
             f"{path}, line {line}: {word_name} and {tag_name} are no lists of as many words "
@@ -62,7 +72,10 @@ def _tagged_sentence(path: Path, line: int, item: dict[str, Any]) -> tuple[list[
 
 
 def _are_tagged(words: Any, tags: Any) -> bool:
-    """Whether a JSON value is a list of words, and another a list of as many tags."""
+    """Whether a JSON value is a list of words, and another a list of as many tags.
+
+    A tag is a name or a whole number; True and False, which Python counts as numbers, are none.
+    """
     if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
         return False
     if not all(isinstance(word, str) and word for word in words):

@@ -3,6 +3,10 @@
 A :class:`Row` is one text, or two texts read together; :func:`encode_rows`, :func:`window_rows` and
 :func:`mask_row` make rows. A :class:`PairRow`, at the end of the file, is a row with a target that
 a decoder writes; :func:`encode_pairs` makes them. :func:`padded` makes a batch of either.
+
+An ``Encoding`` is a text (or a pair) as the tokenizer reads it: ``ids``, and of each token
+``special_tokens_mask`` (1 at special tokens), ``offsets`` (where it begins and ends in the text)
+and ``sequence_ids`` (0 or 1, the text of a pair that it is of; None at the tokens around texts).
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ from headscope.data.token_types import TokenTypes
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15
+#: Label of a target's position at which no token is asked for; torch's cross entropy passes it
+#: over.
+NO_LABEL = -100
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Row:
     content: tuple[int, ...]  # Positions of tokens that are not special
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
     gold: tuple[int, ...] = ()  # Token ids that stood at the masked positions
+    #: Positions whose next token a causal language model is to predict
+    before_next: tuple[int, ...] = ()
     second: int | None = None  # Position where the second of two texts begins; None of one text
 
     def __len__(self) -> int:
@@ -55,8 +64,8 @@ class Padded:
     input_ids: Tensor  # (batch, pos), int64
     attention_mask: Tensor  # (batch, pos), int64: 1 for tokens and 0 for padding
     token_type_ids: Tensor | None  # (batch, pos); None: the model takes its default types
-    #: (2, predicted): Row and position of every token that is to be predicted, row by row: masked
-    #: tokens, or tokens that a decoder is to write
+    #: (2, predicted): Row and position of every state that predicts a token, row by row: those of
+    #: masked tokens, of tokens that a decoder is to write, or of tokens before the predicted one
     masked: Tensor
     gold: Tensor  # (predicted,): Ids of the right tokens at these positions
     #: (batch, target_pos), int64: What a decoder reads; None where rows have no target
@@ -109,6 +118,7 @@ def encode_rows(
             continue
         second_begin = None
         if second is not None:
+            # [CLS] a b [SEP] c [SEP] has [None, 0, 0, None, 1, None]: the second text begins at 4.
             text_numbers = encoding.sequence_ids
             second_begin = text_numbers.index(1) if 1 in text_numbers else len(text_numbers)
         yield Row(
@@ -175,11 +185,17 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
     return replace(row, ids=tuple(ids), masked=masked, gold=gold)
 
 
+def row_of_next_tokens(row: Row) -> Row:
+    """Ask for each content token of a row that has a token before it, at the position of that."""
+    return replace(row, before_next=tuple(position - 1 for position in row.content if position))
+
+
 def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
     """Right-pad rows into one batch. All of them have a target (:class:`PairRow`), or none."""
     pairs = [row for row in rows if isinstance(row, PairRow)]
-    predicted = torch.tensor(list(_predicted(rows, pairs)), dtype=torch.long)
-    row_index, position, gold = predicted.reshape(-1, 3).t().to(device)
+    predicted = torch.tensor(list(_predicted(rows, pairs)), dtype=torch.long)  # [predicted, 3]
+    predicted = predicted.reshape(-1, 3)  # also where nothing is predicted
+    row_index, position, gold = predicted.t().to(device)
     types = [row.types for row in rows if row.types is not None]
     decoder_ids = None
     decoder_mask = None
@@ -206,6 +222,8 @@ def _predicted(rows: Sequence[Row], pairs: Sequence[PairRow]) -> Iterator[tuple[
     for i, row in enumerate(rows):
         for position, token in zip(row.masked, row.gold, strict=True):
             yield i, position, token
+        for position in row.before_next:
+            yield i, position, row.ids[position + 1]
     for i, pair in enumerate(pairs):
         for position, label in enumerate(pair.labels):
             if label != NO_LABEL:
@@ -219,9 +237,6 @@ def filled(rows: Sequence[Sequence[int] | Array], fill: int) -> Tensor:
 
 
 # --- sources and targets, of models with a decoder ---
-
-#: Label of a position at which no token is asked for; torch's cross entropy passes it over.
-NO_LABEL = -100
 
 
 @dataclass(frozen=True)
@@ -315,7 +330,7 @@ def _pair_row(
     # The decoder reads a token one position after it has written it: of a text a b it writes
     # "code a b stop", and reads "start code a b".
     n_code = len(code)
-    n_before_text = 1 + n_code
+    n_before_text = 1 + n_code  # the start token and the code
     shift = n_before_text - start  # from a position in ``target`` to that in ``decoder_ids``
     punctuation = [position + shift for position in _punctuation(target_text, target)]
     return PairRow(
@@ -328,12 +343,12 @@ def _pair_row(
         decoder_content=_content([1] * n_before_text + special[start:stop]),
         decoder_punctuation=tuple(punctuation),
         source_spans=tuple(source.offsets),
-        target_spans=(*[(0, 0)] * n_code, *target.offsets[start:stop]),
+        target_spans=(*[(0, 0)] * n_code, *target.offsets[start:stop]),  # a code stands in no text
     )
 
 
 def _content(special: Sequence[int]) -> tuple[int, ...]:
-    """List the positions that are no special token."""
+    """List the positions that are no special token: [1, 0, 0, 1] -> (1, 2)."""
     return tuple(position for position, is_special in enumerate(special) if not is_special)
 
 
@@ -359,7 +374,7 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
         if row is None:
             yield None
             continue
-        other_row = earlier.control_of(row, len(row.content), row.ids)
+        other_row = earlier.control_of(row, size=len(row.content), text=row.ids)
         if other_row is None:
             yield None
         else:

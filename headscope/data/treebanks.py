@@ -6,8 +6,8 @@ as ``SpaceAfter=No`` says. Where several words are written as one (``3-4 zum``, 
 ``dem``), the text has the written one. Columns may have another order, which CoNLL-U Plus states
 in its first line (``# global.columns = ID FORM ...``).
 
-First how rows become blocks of words; then one row, the text, and the tree
-(:func:`read_treebank`).
+:func:`read_treebank`, at the end, is what readers of trees call. Before it: how rows become blocks
+of words, one row, and the text.
 
 References
 ----------
@@ -58,7 +58,7 @@ class TreeBlock(NamedTuple):
     """The words of a sentence, and where they stand in its text."""
 
     rows: list[TreeRow]
-    written: Written
+    written: Written  # The text, and the span of each word in it
 
 
 def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
@@ -74,7 +74,7 @@ def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
         rows: list[TreeRow] = []
         tokens: list[Token] = []
         stated_text = ""
-        for number, line in block:
+        for number, line in block:  # the lines between two blank ones
             if line.startswith("#"):
                 column_names = _PLUS.fullmatch(line)
                 if column_names is not None and not has_rows:
@@ -92,7 +92,7 @@ def treebank_blocks(path: Path) -> Iterator[TreeBlock]:
             cells = _cells(path, number, line, columns)
             _add_row(path, number, cells, rows=rows, tokens=tokens)
         if rows:
-            if tokens[-1].behind > len(rows):
+            if tokens[-1].behind > len(rows):  # 3-4 was the last row, and no row 4 came
                 reach = f"a row reaches to word {tokens[-1].behind} of {len(rows)}"
                 raise _mend(path, block[-1][0], reach)
             _refuse_withheld(path, rows)
@@ -180,6 +180,7 @@ def _row_id(path: Path, number: int, cell: str) -> tuple[int, int] | None:
 
 
 def _tree_row(number: int, cells: Mapping[str, str]) -> TreeRow:
+    """Make the word of a row; of a relation such as ``nsubj:pass`` the part before the colon."""
     return TreeRow(
         line=number,
         form=cells["FORM"],

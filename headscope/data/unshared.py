@@ -4,6 +4,10 @@ What heads are chosen on, repaired with or tuned on must not be what they are me
 compared sentence by sentence, whatever files they came in: each text of a pair, each query and each
 document is a sentence of its own. A reordered, shortened or re-paired copy of a file has another
 hash and other pairs, but the same sentences.
+
+:class:`Examples` have their texts in ``first`` and ``second`` (None without pairs), and, for
+retrieval, ``documents`` that answer the queries in ``first``. ``pick`` and ``with_documents`` keep
+those of some indices.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from headscope.data.sentences import text_key
 
 
 def different_sentences(sentences: Iterable[str]) -> set[str]:
-    """Return the keys of sentences: without spaces and in lower case; empty ones have none."""
+    """Return the keys of sentences, which ignore spaces and case; empty sentences have none."""
     return {text_key(text) for text in sentences} - {""}
 
 
@@ -29,23 +33,24 @@ class Unshared:
     dropped: int  # Number of examples and documents that were left out
     shared: int  # Number of different sentences of the evaluation data in the calibration data
     sentences: int  # Number of different sentences of the evaluation data
-    #: Whether fewer than two examples would be left; then none was left out, and the caller warns.
+    #: Whether the data were left the same, since fewer than two examples would remain; then the
+    #: caller warns.
     same: bool
 
 
 def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
     """Leave out every example that shares a sentence with the evaluation data.
 
-    Documents that are shared go too; a query stays if a document that is relevant to it does.
+    Documents that are shared go too, and with them a query without any relevant document left.
     """
     evaluation_sentences = _sentences_of(evaluation)
     common = evaluation_sentences & _sentences_of(examples)
-    unshared_rows = []
+    unshared_indices = []
     for i, first_text in enumerate(examples.first):
         texts = [first_text] if examples.second is None else [first_text, examples.second[i]]
         if common.isdisjoint(different_sentences(texts)):
-            unshared_rows.append(i)
-    unshared = examples.pick(unshared_rows)
+            unshared_indices.append(i)
+    unshared = examples.pick(unshared_indices)
     if examples.documents:
         unshared_documents = [
             i
@@ -76,6 +81,7 @@ def lines_without_shared(text: Corpus, evaluation: Examples) -> Corpus:
     evaluation_sentences = _sentences_of(evaluation)
 
     def read() -> Iterator[str]:
+        """Read the lines anew, as each pass over a corpus does."""
         return (
             line
             for line in text.lines()

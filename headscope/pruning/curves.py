@@ -1,7 +1,10 @@
 """Runs that prune along curves, and heads that are removed by hand.
 
-Here a :class:`~headscope.pruning.measure.Pruner` ranks units (heads, or heads that can only go
-together), makes pruned models, and measures each as a ``Point`` of a ``Curve``.
+What is removed is a *unit*: a head, or heads of several layers that can only go together. A
+:class:`Ranking` says which units go, for every count; ``pruner.repaired(repair, units)`` makes a
+pruned model of them, a :class:`Repaired`, and ``pruner.point(model)`` measures it as a
+:class:`Point` of a :class:`Curve`. A ``Head`` here is (row, index): the place of its layer among
+``loaded.sites``, and its index among the heads that the layer has now.
 """
 
 from __future__ import annotations
@@ -50,16 +53,18 @@ def run_curves(
     counts: Sequence[int],
     random: bool,
 ) -> Outcome:
-    """Remove ``counts`` units by every ranking with every repair, and as many at random.
+    """Remove so many units, for each of ``counts``, by every ranking with every repair.
 
-    ``rankings`` go by the name of their method; ``random`` asks for the random curve.
+    ``rankings`` go by the name of their method; with ``random`` there is a curve of units drawn at
+    random, too.
     """
     curves: list[Curve] = []
     versions: list[Version] = []
     n_curves = len(rankings) * len(repairs) + (1 if random else 0)
 
-    def tell(points: int) -> None:
-        points_done = len(curves) * len(counts) + points
+    def tell(points_of_curve: int) -> None:
+        """Tell the user how many points of all curves are done."""
+        points_done = len(curves) * len(counts) + points_of_curve
         pruner.tell("removing heads", points_done, n_curves * len(counts))
 
     for method, ranking in rankings.items():
@@ -70,7 +75,7 @@ def run_curves(
                 pruned = pruner.repaired(repair, ranking.remove(count))
                 point = pruner.point(pruned)
                 points.append(point)
-                if count:
+                if count:  # the model itself is no pruned model that could be saved
                     versions.append(Version(method, repair, pruned, point))
             curves.append(Curve(method, repair.value, tuple(points)))
     if random:
@@ -83,9 +88,10 @@ def run_curves(
 
 
 def scores_of(pruner: Pruner, rankings: Mapping[str, Ranking]) -> tuple[HeadScores, ...]:
-    """Lay the scores of methods out as layers x heads; heads that are named by hand have none.
+    """Lay the scores of methods out as layers x heads.
 
-    Layers of 2 and 3 heads -> ((0.1, 0.4, None), (0.2, 0.9, 0.3)).
+    Of layers with 2 and 3 heads: ((0.1, 0.4, None), (0.2, 0.9, 0.3)). The "method" of heads that
+    the user named (``MANUAL``) has no scores.
     """
     sites = pruner.loaded.sites
     layers = tuple((site.stack, site.layer) for site in sites)
@@ -108,8 +114,8 @@ def units_by_name(loaded: LoadedModel, heads: str) -> tuple[int, ...]:
     """Return the units of heads that are written as ``L0H1,L3H*``, by their original numbers."""
     units = units_of(loaded)
     present = {(site.stack, site.layer): site.head_ids for site in loaded.sites}
-    position_of = places(loaded)  # (row of the site, index in it) of (stack, layer, head)
-    removed = {units.unit(position_of[name]) for name in parse_heads(heads, present)}
+    head_by_name = places(loaded)  # original (stack, layer, head) -> (row, index)
+    removed = {units.unit(head_by_name[name]) for name in parse_heads(heads, present)}
     _check_some_stay(loaded, units, removed, f"heads {heads}")
     return tuple(sorted(removed))
 
@@ -117,7 +123,10 @@ def units_by_name(loaded: LoadedModel, heads: str) -> tuple[int, ...]:
 def units_without_roles(
     loaded: LoadedModel, roles: Mapping[Head, HeadResult], roles_to_keep: Sequence[str]
 ) -> tuple[int, ...]:
-    """Return the units none of whose heads has one of the roles; ``roles`` says what heads do."""
+    """Return the units none of whose heads has one of ``roles_to_keep``: they are to be removed.
+
+    ``roles`` has what was found out about each head, its roles among it.
+    """
     # Refuse names that are no role.
     known_names = [role.key for role in ROLES]
     for result in roles.values():
@@ -131,13 +140,17 @@ def units_without_roles(
     heads_that_stay = {
         head for head, result in roles.items() if set(result.roles) & set(roles_to_keep)
     }
-    removed = {unit for unit, heads in enumerate(units.members) if not heads_that_stay & set(heads)}
+    removed = {
+        unit
+        for unit, heads_of_unit in enumerate(units.members)
+        if heads_that_stay.isdisjoint(heads_of_unit)
+    }
     _check_some_stay(loaded, units, removed, f"keep_roles {','.join(roles_to_keep)}")
     return tuple(sorted(removed))
 
 
 def _check_some_stay(loaded: LoadedModel, units: Units, removed: set[int], option: str) -> None:
-    """Refuse to remove every head, or none."""
+    """Refuse to remove every head, or none; ``option`` begins the error: "heads L0H1"."""
     if len(removed) == len(units):
         raise InputError(
             f"{option} would remove every head of {loaded.name}; at least one must stay."

@@ -4,6 +4,9 @@ What is proven of a folder is that the *outputs* of the model in it are those of
 as far as their type of numbers allows: states, logits and embeddings of every evaluation text. A
 metric is no proof of it: a rank correlation or a rate jumps where two values that are nearly equal
 swap, however small the difference of the outputs.
+
+A :class:`Version` is a pruned model of a curve, by which method and repair it was made, and the
+point that it was measured as. :func:`choose_version` picks one, :func:`keep` does the rest.
 """
 
 from __future__ import annotations
@@ -99,7 +102,8 @@ def keep(
     result = dataclasses.replace(result, kept=kept_model)
     compact = compact_model(loaded, pruner.units, version.model)
     with _failure_with(result), whole_folder(folder) as path:
-        # Write it, and open what was written.
+        # Write it, and open what was written. ``opens`` says what a user opens the folder with:
+        # transformers alone, its remote code, or headscope.
         opens = write_model(
             compact,
             path,
@@ -115,7 +119,7 @@ def keep(
             )
 
         # Compare it with the measured model.
-        outputs, largest = _same_outputs(task, compact, reopened, folder)
+        outputs, largest_difference = _same_outputs(task, compact, reopened, folder)
         opens_as_sentences = (path / MODULES).is_file()
         first_code = snippets(opens, loaded, sentences=opens_as_sentences)[0]
         saved = SavedModel(
@@ -123,7 +127,7 @@ def keep(
             heads_removed=version.point.heads_removed,
             measured=task.value(select_examples(outputs, pruner.examples)),
             opens=opens,
-            max_difference=largest,
+            max_difference=largest_difference,
             code=in_folder(first_code, str(folder)),
         )
 
@@ -136,7 +140,7 @@ def keep(
 
 
 def _reopened(path: Path, original: LoadedModel) -> LoadedModel:
-    """Open a folder that was just written as the original was opened."""
+    """Open a folder that was just written as the original was opened: its stack and its pooling."""
     reopened = load(
         str(path.resolve()),
         dtype=original.dtype,
@@ -152,7 +156,7 @@ def _reopened(path: Path, original: LoadedModel) -> LoadedModel:
 
 
 def _speed(full: LoadedModel, pruned: LoadedModel, task: Task) -> SpeedResult:
-    """Time the pruned model in turns with the whole one, on texts of the evaluation data."""
+    """Time the pruned model and the whole one alternately, on texts of the evaluation data."""
     timed = times((full, full, task.rows), (pruned, pruned, task.rows), batch_size=BATCH_SIZE)
     return SpeedResult(
         speed=timed.speed,
@@ -208,6 +212,7 @@ def _same_outputs(
             states, logits = run(*inputs, select=select, **more)
         with gated(opened) as run:
             opened_states, opened_logits = run(*inputs, select=select, **more)
+        # inputs are (ids, mask, token types); with a decoder the states are those of its tokens.
         mask = more.get("decoder_attention_mask", inputs[1])
         real = mask.bool()
         differences.append(distance(states[real], opened_states[real]))

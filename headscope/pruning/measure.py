@@ -3,6 +3,11 @@
 A :class:`Pruner` speaks of units, the heads that can only go together: in most models each head is
 one. A pruned model, a ``Repaired``, is the removed units, a gate for each head (0 where it is
 removed, what its output is multiplied by elsewhere), and new output maps of layers, if any.
+
+A ``Task`` runs a model on its examples: ``outputs`` are arrays by name with one entry for each
+example, and a metric makes one value of them. *Resamples* are the values of the metric on bootstrap
+resamples of the examples, the same resamples for every model, so that differences of two models
+have intervals.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from headscope.analyses.classify.result import HeadResult
 from headscope.core.accumulator import Array
 from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel, origin_of
-from headscope.models.surgery.copies import remove_heads
+from headscope.models.surgery.copies import has_all_weights, remove_heads
 from headscope.models.surgery.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.methods import rank
 from headscope.pruning.options import Repair
@@ -40,7 +45,7 @@ ModelKey = tuple[tuple[int, ...], bytes, tuple[tuple[int, int], ...]]
 class PastRun(NamedTuple):
     """A pruned model that was run over the evaluation data."""
 
-    model: Repaired  # As long as it is held, no other can have maps of the same identities
+    model: Repaired  # Held, so that no other map can get the identity (``id``) of one of its maps
     all_metrics: bool  # Whether it wrote the texts that some metrics need
     outputs: Outputs  # Example by example
 
@@ -89,9 +94,10 @@ class Pruner:
 
         self.units = units_of(loaded)
         n_units = len(self.units)
-        #: How many units points of curves remove.
+        #: How many units the points of a curve remove: shares of all, rounded half up.
         self.counts = sorted({int(share * n_units + 0.5) for share in shares})
         partial_counts = [count for count in self.counts if 0 < count < n_units]
+        #: What methods and repairs may look at: units, calibration examples, roles
         self.context = Context.of_task(
             loaded,
             calibration or evaluation,
@@ -145,7 +151,11 @@ class Pruner:
         return tell
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
-        """Remove units and repair what is left: gates of heads, and new output maps."""
+        """Remove units and repair what is left, if ``kind`` is a repair.
+
+        ``scale`` multiplies the outputs of the heads that are left; ``surgeon`` also fits the
+        output maps of their layers anew.
+        """
         some_stay_and_some_go = 0 < len(removed) < len(self.units)
         if kind is Repair.none or not some_stay_and_some_go:
             return Repaired.bare(self.units, removed)
@@ -172,7 +182,7 @@ class Pruner:
 
         difference = Estimate(0.0)
         p_value = 1.0
-        if all_outputs is not self.full:  # the full model differs from itself by nothing
+        if all_outputs is not self.full:  # nothing was removed: the difference is 0
             change = task.change(
                 full,
                 outputs,
@@ -281,7 +291,8 @@ class Pruner:
             return past_run.outputs
 
         # Make it and run it.
-        if len(pruned.removed) == len(self.units):  # no model is left that could be built
+        whole_is_gone = len(pruned.removed) == len(self.units)
+        if whole_is_gone or not has_all_weights(loaded):  # no model that could be built
             with replaced_outputs(loaded, pruned.maps):
                 gates = pruned.gates.to(loaded.device)
                 outputs = task.outputs(loaded, gates, all_metrics=all_metrics)

@@ -77,6 +77,8 @@ def measure_moments(
     map_runs: list[MapRun] = []  # Of the batch that is being run
 
     def hook_of(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        """Return a hook that notes what a layer's map got and put out."""
+
         def note_run(_: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
             map_runs.append(MapRun(layer, inputs[0], outputs))
 
@@ -132,7 +134,7 @@ class MomentSums:
 
     def __init__(self, layer: Layer) -> None:
         n_rows, d_model = layer.W.shape
-        # x_t ends with 1 for b_O; a module without a bias cannot write anything by that row.
+        # x_t ends with 1, for b_O; with 0 where the module has no bias to be changed.
         has_bias = layer.site.projections.out.module.bias is not None
         self._last_entry = 1.0 if has_bias else 0.0
         self._A = torch.zeros(n_rows, n_rows, dtype=torch.float64)
@@ -150,10 +152,10 @@ class MomentSums:
         gradients = [gradient.flatten(0, -2) for gradient in gradients]  # [tokens, d_model] each
         squares = [(gradient.float() ** 2).sum(-1) for gradient in gradients]
         weight = torch.stack(squares).sum(0)  # |g_t|^2 of every token
-        counts = weight > 0
-        z = inputs.detach().flatten(0, -2)[counts]
+        has_weight = weight > 0
+        z = inputs.detach().flatten(0, -2)[has_weight]
         x = F.pad(z, (0, 1), value=self._last_entry)  # [tokens, n_heads * d_head + 1]
-        weighted_x = x * weight[counts].sqrt().to(x)[:, None]
+        weighted_x = x * weight[has_weight].sqrt().to(x)[:, None]
         self._A += exact(weighted_x.t() @ weighted_x).cpu()
         self._C += sum(exact(gradient.t() @ gradient).cpu() for gradient in gradients)
         self._weight += float(weight.sum())

@@ -1,7 +1,8 @@
 """Which kinds of heads are left when heads are removed: a table and a figure of ``prune``.
 
-Both show one curve, the first whose points say how many heads of each role are left; none does
-where the heads were not classified.
+Both show one curve, the first whose points say how many heads of each role are left
+(``point.roles_left``, such as {"positional": 4, "syntactic": 9}); none does where the heads were
+not classified. Roles go by their keys, from which come their names and colours.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from headscope.show.cells import model_name
 
 #: A point, and how many heads with each role it leaves.
 RolesLeft = tuple[Point, dict[str, int]]
+_MARKERS = "osd^v<>P"  # Of lines, as matplotlib names them
 
 
 def survivors(result: PruneResult) -> Iterator[b.Block]:
@@ -34,10 +36,11 @@ def survivors(result: PruneResult) -> Iterator[b.Block]:
 
 def _survivors_table(result: PruneResult, method: str, points: Sequence[RolesLeft]) -> b.Table:
     """Write how many heads of each role are left: a row for each role, a column for each share."""
-    shown = spaced(points)  # as many as fit
+    shown = spaced(points)  # as many columns as fit into a terminal
     _, roles_at_start = points[0]
 
     def cells(role: str) -> list[str]:
+        """Write how many heads of a role each of the points leaves."""
         return [str(counts.get(role, 0)) for _, counts in shown]
 
     rows = [[role_name(role), *cells(role)] for role in roles_at_start]
@@ -52,7 +55,10 @@ def _survivors_table(result: PruneResult, method: str, points: Sequence[RolesLef
 
 
 def _survivors_chart(result: PruneResult, method: str, points: Sequence[RolesLeft]) -> b.Chart:
-    """Draw the share of the heads of each role that is left, beside heads taken evenly."""
+    """Draw the share of the heads of each role that is left, by the share of all heads removed.
+
+    A grey line shows what would be left if heads of all roles went at the same rate.
+    """
     x = [point.fraction for point, _ in points]
     _, roles_at_start = points[0]
     series = []
@@ -60,16 +66,24 @@ def _survivors_chart(result: PruneResult, method: str, points: Sequence[RolesLef
         if count:
             y = [100 * counts[role] / count for _, counts in points]
             name = f"{role_name(role)} ({count})"
-            marker = "osd^v<>P"[i % 8]
+            marker = _MARKERS[i % len(_MARKERS)]
             series.append(b.Series(name, x, y, colour=role_of(role).colour, marker=marker))
-    evenly = b.Series("heads taken evenly", (0, 1), (100, 0), "line", b.GREY, "", "--", width=0.8)
+    evenly = b.Series(
+        name="heads taken evenly",
+        x=(0, 1),
+        y=(100, 0),
+        colour=b.GREY,
+        marker="",
+        dash="--",
+        width=0.8,
+    )
     return b.Chart(
-        f"Which heads of {model_name(result)} are left by {method}",
-        "heads removed",
-        "heads of that role left, %",
-        [*series, evenly],
-        "Share of the heads of each role that is left, by share of all heads removed; the numbers "
-        "are in prune.json.",
-        "survivors",
+        title=f"Which heads of {model_name(result)} are left by {method}",
+        x="heads removed",
+        y="heads of that role left, %",
+        series=[*series, evenly],
+        alt="Share of the heads of each role that is left, by share of all heads removed; the "
+        "numbers are in prune.json.",
+        file="survivors",
         x_scale="percent",
     )

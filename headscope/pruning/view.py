@@ -327,7 +327,7 @@ VIEW = View(
     lambda result: terminal(blocks(result)),
     _files,
     stale=names_of("areas", "stacks", "scores", "survivors", "max_drop"),
-    facts=cards,
+    cards=cards,
     scales=(Scale("importance", "Pruning rank (1 is kept longest)"),),
     key_numbers=key_numbers,
     title="Pruning",

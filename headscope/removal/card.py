@@ -26,6 +26,8 @@ HUB_TASKS = {
     "similarity": "sentence-similarity",
     "classification": "text-classification",
     "mlm": "fill-mask",
+    "lm": "text-generation",
+    "lm-accuracy": "text-generation",
     "retrieval": "sentence-similarity",
     "rerank": "text-ranking",
     "token-classification": "token-classification",

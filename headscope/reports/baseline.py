@@ -2,6 +2,11 @@
 
 A report takes megabytes and dozens of files. Its rows and conditions fit into one small file that
 can stand under version control: numbers with seven digits, and a line for each place.
+
+A :class:`Row` says one thing that was measured: in which section (``classify``), where (``L3H5``),
+under what name (``entropy``), at which point of a curve if it is of one, and what came out: a
+number with its interval, words, or labels. A :class:`Condition` is what has to be equal for two
+results to be compared, such as the seed.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ class Measurements:
     name: str  # As the user gave it
     rows: tuple[Row, ...]
     conditions: dict[str, Conditions]  # By section: of each that there is
-    not_valid: tuple[str, ...]  # Results without a passed certificate, with the reason
+    #: Results whose certificate, that our attention equals the model's, did not pass; and why
+    not_valid: tuple[str, ...]
     metric: str = ""  # The metric that pruning is judged by; empty without pruning
     #: The results as they were written; nothing where they come from a baseline.
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -78,7 +84,7 @@ def read_measurements(path: Path) -> Measurements:
 # --- the file ---
 
 _VERSION = 3
-#: What the file holds of a number besides its value; section, where, name and point lead there.
+#: Fields of a :class:`Row` that the file holds of a number besides its value.
 _NUMBER_FIELDS = ("low", "high", "better", "of_pruning")
 
 
@@ -89,9 +95,11 @@ class _File:
     baseline: int  # Version of this layout
     metric: str
     not_valid: tuple[str, ...]
-    #: By section: kind, name, value of a condition, and how it is shown.
+    #: By section: (kind, name, value, text) of each condition, such as ("setting", "seed", 0, "0")
     conditions: dict[str, tuple[tuple[Any, ...], ...]]
-    #: By section, where and name: words as they are, labels, a number, or the points of a curve.
+    #: What the rows say, by section, where and name: words, labels, a number, or the points of a
+    #: curve. ``{"classify": {"L3H5": {"entropy": {"value": 1.2, "low": 1.1, "high": 1.3}}}}``,
+    #: ``{"depth": {"": {"cosine": {"points": {"L1": {"value": 0.9}}}}}}``
     facts: dict[str, dict[str, dict[str, Any]]]
 
 
@@ -101,12 +109,12 @@ def baseline_json(measurements: Measurements) -> str:
     for row in measurements.rows:
         if not row.compared:
             continue
-        named = facts.setdefault(row.section, {}).setdefault(row.where, {})
+        facts_by_name = facts.setdefault(row.section, {}).setdefault(row.where, {})
         if row.point:
-            curve = named.setdefault(row.name, {"points": {}})
+            curve = facts_by_name.setdefault(row.name, {"points": {}})
             curve["points"][row.point] = _fact(row)
         else:
-            named[row.name] = _fact(row)
+            facts_by_name[row.name] = _fact(row)
     conditions = {
         section: tuple((kind, name, *condition) for (kind, name), condition in stated.items())
         for section, stated in measurements.conditions.items()
@@ -117,7 +125,7 @@ def baseline_json(measurements: Measurements) -> str:
 
 
 def _fact(row: Row) -> Any:
-    """Write what came out: words, labels, or a number without what its fields are by default."""
+    """Write what came out: words, labels, or a number with the fields that differ from defaults."""
     if row.words is not None:
         return row.words
     if row.labels is not None:
@@ -125,7 +133,8 @@ def _fact(row: Row) -> Any:
     fields = {"value": row.value}
     for name in _NUMBER_FIELDS:
         value = getattr(row, name)
-        if value != getattr(Row, name):
+        default = getattr(Row, name)  # a dataclass has its fields' defaults as attributes
+        if value != default:
             fields[name] = value
     return {
         name: float(f"{value:.7g}") if isinstance(value, float) else value
@@ -151,6 +160,7 @@ def _measurements_in(document: dict[str, Any], path: Path) -> Measurements:
 
 
 def _conditions_in(stated: Iterable[tuple[Any, ...]]) -> Conditions:
+    """Read the conditions of one section."""
     conditions = {(kind, name): Condition(value, text) for kind, name, value, text in stated}
     for kind, _ in conditions:
         if kind not in KINDS:
@@ -159,9 +169,10 @@ def _conditions_in(stated: Iterable[tuple[Any, ...]]) -> Conditions:
 
 
 def _rows_in(file: _File) -> Iterator[Row]:
-    for section, places in file.facts.items():
-        for where, named in places.items():
-            for name, fact in named.items():
+    """Make the rows of which the file holds facts."""
+    for section, facts_by_place in file.facts.items():
+        for where, facts_by_name in facts_by_place.items():
+            for name, fact in facts_by_name.items():
                 key = {"section": section, "where": where, "name": name}
                 if isinstance(fact, str):
                     yield Row(section, where, name, words=fact)

@@ -1,4 +1,10 @@
-"""What differs between two sets of measurements: row by row, and about the runs themselves."""
+"""What differs between two sets of measurements: row by row, and about the runs themselves.
+
+A :class:`Row` says one thing that was measured: in which section (``classify``), where (``L3H5``),
+under what name (``entropy``), at which ``point`` if it is of a curve, and what came out: a number,
+words, or labels such as roles. The same row has the same ``key`` in both sets. A number moved
+*beyond* doubt if its two intervals lie apart (:func:`_is_beyond`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +31,8 @@ from headscope.reports.rows import Row
 
 #: Share of a number (of 1, where it is smaller) that it may differ where it has no interval.
 TOLERANCE = 0.01
-_NOISE = 1e-6  # The same between runs on different machines; far below anything that is printed
+#: Share of a number by which runs on different machines differ; far below anything that is printed.
+_NOISE = 1e-6
 _CALL = {"created", "command"}  # Keys whose values say when and how a run was called
 _MOST_PATHS = 20  # Paths of other differences that are named
 
@@ -50,10 +57,10 @@ def changes_between(
     new_rows = _rows_of(new, sections)
     pairs = [(row, new_rows[key]) for key, row in old_rows.items() if key in new_rows]
 
-    # Numbers. Points of curves are summed up by curve; the metric of pruning is always named, other
-    # numbers only where they moved beyond doubt.
+    # Numbers. Points of curves are summed up by curve. Of the other numbers, the metric that
+    # pruning is judged by is named wherever it differs, the rest only where it moved beyond doubt.
     moved = list(_moved_numbers(pairs, tolerance))
-    single = [(row, change) for row, change in moved if not row.point]
+    single = [(row, change) for row, change in moved if not row.point]  # no point of a curve
     metrics = [change for row, change in single if row.of_pruning]
     scores = [change for row, change in single if change.beyond and not row.of_pruning]
     scores.sort(key=_relative_size, reverse=True)
@@ -119,11 +126,12 @@ def _rows_of(measurements: Measurements, sections: Iterable[str]) -> _Rows:
 
 
 def _number_pairs(pairs: Iterable[_Pair]) -> Iterator[_Pair]:
+    """Yield the pairs of which both rows are numbers, known or not."""
     return ((row, new_row) for row, new_row in pairs if row.is_number and new_row.is_number)
 
 
 def _moved_numbers(pairs: Iterable[_Pair], tolerance: float) -> Iterator[tuple[Row, Change]]:
-    """Yield every number that differs, with whether it moved beyond doubt."""
+    """Yield every number that differs: its old row, and how it changed."""
     for row, new_row in _number_pairs(pairs):
         if not _is_same(row.value, new_row.value):
             where = f"{row.where}, {row.point}" if row.point else row.where
@@ -211,6 +219,7 @@ _NO_HEAD = Row("", "", "", labels=(), primary="no such head")
 
 
 def _word_changes(pairs: Iterable[_Pair]) -> Iterator[TextChange]:
+    """Yield the words that changed, such as the verdict of a claim."""
     for row, new_row in pairs:
         if row.words is not None and new_row.words is not None and row.words != new_row.words:
             yield TextChange(*row.measure, row.words, new_row.words)
@@ -218,7 +227,7 @@ def _word_changes(pairs: Iterable[_Pair]) -> Iterator[TextChange]:
 
 def _label_changes(old_rows: _Rows, new_rows: _Rows) -> Iterator[SetChange]:
     """Yield gained and lost labels; a head that is gone has lost its roles."""
-    for key in dict.fromkeys([*old_rows, *new_rows]):
+    for key in dict.fromkeys([*old_rows, *new_rows]):  # each once, in order
         row = old_rows.get(key, _NO_HEAD)
         new_row = new_rows.get(key, _NO_HEAD)
         if row.labels is None or new_row.labels is None:
@@ -228,6 +237,7 @@ def _label_changes(old_rows: _Rows, new_rows: _Rows) -> Iterator[SetChange]:
         lost = sorted(set(row.labels) - set(new_row.labels))
         is_in_both = key in old_rows and key in new_rows
         has_new_primary = is_in_both and row.primary != new_row.primary
+        # Relations and removed heads that only one of the two has are ``missing`` or ``added``.
         has_new_labels = (gained or lost) and (is_in_both or name == "roles")
         if has_new_labels or has_new_primary:
             yield SetChange(
@@ -277,7 +287,7 @@ def _other_values(old: Measurements, new: Measurements, sections: Iterable[str])
 def _differing_paths(old: object, new: object, path: str) -> Iterator[str]:
     """Yield the path of every value that differs, but not when and how the runs were called."""
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in old | new:
+        for key in old | new:  # the keys of either
             if key not in _CALL:
                 yield from _differing_paths(old.get(key), new.get(key), f"{path}.{key}")
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):

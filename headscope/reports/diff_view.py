@@ -2,6 +2,9 @@
 
 Both are drawn from the same values: what differs between the runs, the tables of changes, and the
 sentences before and after them. ``diff_report`` and ``diff_markdown`` put them together.
+
+A :class:`DiffResult` lists changes by kind, each with its ``section``, ``where`` (a head or a
+curve) and ``name``. Of a number ``beyond`` says whether it moved by more than its intervals allow.
 """
 
 from __future__ import annotations
@@ -67,12 +70,14 @@ def run_markdown(differences: Iterable[RunDifference]) -> list[str]:
 
 
 def _run_differences(diff: DiffResult) -> list[RunDifference]:
+    """List what differs of the runs; its sections are named where it does not concern all."""
     differences = []
-    for row in diff.identity:
-        concerns_all = set(row.sections) == set(diff.compared)
-        sections = () if concerns_all else row.sections
-        values = f"{row.old} -> {row.new}"
-        differences.append(RunDifference.of_kind(row.what, row.name, sections, values))
+    for identity in diff.identity:
+        concerns_all = set(identity.sections) == set(diff.compared)
+        sections = () if concerns_all else identity.sections
+        values = f"{identity.old} -> {identity.new}"
+        difference = RunDifference.of_kind(identity.what, identity.name, sections, values)
+        differences.append(difference)
     return differences
 
 
@@ -148,10 +153,12 @@ def _curve_cells(curve: CurveChange) -> tuple[str, str, str, str]:
 
 
 def _labels(change: SetChange) -> str:
+    """List what was lost and gained: ``-syntactic, +positional -1``."""
     return listed(change.signed, _MOST_LABELS)
 
 
 def _number_cells(change: Change) -> tuple[str, str, str, str]:
+    """Write a number that moved as a row of :data:`_CHANGED`."""
     old = _with_interval(change.old, change.old_interval)
     new = _with_interval(change.new, change.new_interval)
     return change.where, change.name, old, new
@@ -165,6 +172,7 @@ def _with_interval(value: float | None, interval: Sequence[float] | None) -> str
 
 
 def _number(value: float | None) -> str:
+    """Write a number: 12, 0.123, 1.235e+04; a count without decimals."""
     if value is None:
         return "none"
     if isinstance(value, int) or value == int(value):
@@ -194,7 +202,7 @@ def _answer(diff: DiffResult) -> str:
 
 
 def _rest(diff: DiffResult, tables: Sequence[_ChangeTable]) -> Iterator[str]:
-    """Say what only one side has, and what differs that no table shows."""
+    """Say what only one of the two results has, and what differs that no table shows."""
     if diff.missing:
         yield f"Only in OLD: {_listed(diff.missing)}."
     if diff.added:

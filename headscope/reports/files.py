@@ -1,6 +1,8 @@
 """Writing the folder of a command's result, or of a report: every file is complete or absent.
 
-The JSON is written last. Figures are drawn here alone, so matplotlib is not loaded before.
+``view.files(result)`` makes tables and figures as bytes by name; :func:`write_files` writes them,
+the JSON (its ``mark``) last, and deletes ``stale`` ones that an earlier run left. Figures are drawn
+here alone, so matplotlib is not loaded before.
 """
 
 from __future__ import annotations
@@ -25,22 +27,24 @@ from headscope.reports.result import DiffResult, Outcome, ReportResult
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 
-#: A list of plain values over several lines of JSON; within a string there are no line breaks.
+#: A list of numbers or strings over several lines of JSON. (A string in JSON has no line breaks, so
+#: none is matched inside.)
 _PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
 
 
 def write_result(command: str, result: Any, folder: Path) -> list[str]:
-    """Write a result's tables, figures and JSON, then delete the state of the run that made it.
+    """Write a result's tables, figures and JSON; returns the names of the files.
 
-    Returns the names of the files.
+    Then the saved state of the run is deleted, from which it could have been resumed.
     """
     view = view_of(command)
-    name = f"{command}.json"
-    text = f"{to_json(result)}\n".encode("utf-8", "backslashreplace")  # names may be no UTF-8
-    files = {**view.files(result), name: text}
-    write_files(folder, files, stale=view.stale, mark=name)
+    json_name = f"{command}.json"
+    # Names of a user's files, which the result holds, may be no UTF-8.
+    json_text = f"{to_json(result)}\n".encode("utf-8", "backslashreplace")
+    files = {**view.files(result), json_name: json_text}
+    write_files(folder, files, stale=view.stale, mark=json_name)
     (folder / COMMANDS[command].state_file).unlink(missing_ok=True)
-    return [name, *(file for file in files if file != name)]
+    return [json_name, *(name for name in files if name != json_name)]
 
 
 def report_json(document: Mapping[str, Any]) -> str:
@@ -60,28 +64,28 @@ def write_report(
 
     Returns the content of report.json: the report, and the SHA-256 of each file of its sections.
     Files that an earlier report wrote for sections that this one lacks are deleted; files that are
-    no report's stay as they are. report.md says how the limits came out (``outcomes``), and what
-    changed since their baseline.
+    no report's stay as they are. report.md says how the user's limits came out (``outcomes``), and
+    what changed since their baseline (``changes``).
     """
     # The tables and figures of every section.
     files_by_section = dict[str, Mapping[str, bytes]]()
-    content: dict[str, bytes] = {}
-    for name, result in report.sections.items():
-        files_by_section[name] = view_of(name).files(result)
-        content |= files_by_section[name]
+    content: dict[str, bytes] = {}  # of every file that is to be written, by its name
+    for section, result in report.sections.items():
+        files_by_section[section] = view_of(section).files(result)
+        content |= files_by_section[section]
         # Two steps are left: the page, and the rest.
         progress("files", len(files_by_section), len(report.sections) + 2)
     stale = [name for name in _files_of_earlier_report(folder) if name not in content]
 
-    # The content of report.json: the sections, which are long, after all other fields.
+    # The content of report.json: the sections, which are long, are moved behind all other fields.
     document = dict(to_dict(report))
-    del document["failed"]
-    for name in (*SECTIONS, "samples"):
-        document[name] = document.pop(name)
+    del document["failed"]  # sections that failed a check of their own: no part of the file
+    for field in (*SECTIONS, "samples"):
+        document[field] = document.pop(field)
     document["files"] = {
         section: {name: sha256_of(files[name]) for name in sorted(files)}
         for section, files in files_by_section.items()
-    }
+    }  # {"rank": {"rank.csv": "53aa5..."}}
 
     # The report's own files.
     results = results_of(document, REPORT, report.sections)
@@ -96,7 +100,8 @@ def write_report(
 def _files_of_earlier_report(folder: Path) -> Iterator[str]:
     """Yield the names of files that an earlier report wrote here, unless they were changed since.
 
-    A name that leads out of the folder is left out, and so is all of a damaged report.
+    They are those whose checksum its report.json has. A name that leads out of the folder is left
+    out; a damaged report has no files.
     """
     try:
         files = json.loads((folder / REPORT).read_text(encoding="utf-8"))["files"]

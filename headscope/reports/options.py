@@ -1,6 +1,8 @@
 """The options of ``headscope insights`` and ``headscope report``, and both functions of Python.
 
-Both run sections, so they share :class:`ClaimsOptions`, with the settings of the sections.
+Both run *sections*, each one command on the same model, so they share :class:`ClaimsOptions`, with
+the settings of the sections. A field ``Annotated[type, Option(...)]`` is one option; ``Usual`` is
+one that the short help shows too; ``$name`` in a message becomes the keyword or the flag.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from headscope.reports.claims.thresholds import InsightThresholds
     from headscope.reports.registry import Sections
 else:
+    # Signatures are read at run time, where any type does: the classes' modules are not loaded.
     Sections = InsightThresholds = object
 
-Settings = Mapping[str, Mapping[str, Any]]
+Settings = Mapping[str, Mapping[str, Any]]  # The arguments of sections, by section
 _THRESHOLDS = "What decides the claims; the documented ones by default."
 
 
@@ -95,10 +98,13 @@ class ClaimsOptions(RunOptions):
         settings = self.settings or {}
         for name in SECTIONS:
             if name in settings:
-                self.options_of(name)
+                self.options_of(name)  # raises where a value is wrong
 
     def options_of(self, name: str) -> ModelOptions | None:
-        """Return the options of a section; None if it lacks one, which the run refuses."""
+        """Return the options of a section.
+
+        None if ``settings`` name an option that the section does not have: the run itself says so.
+        """
         kind: type[ModelOptions] = COMMANDS[name].options
         settings = (self.settings or {}).get(name, {})
         try:

@@ -1,4 +1,11 @@
-"""What the page shows of heads: a card each, and the map that leads to them."""
+"""What the page shows of heads: a card each, and the map that leads to them.
+
+A :class:`Card` is what is known of one head: its primary role and all roles, a sentence, its mean
+pattern, numbers, and lines (``facts``: caption and text). Each section of a report, the result of
+one command, makes cards with what it knows; here they become one for each head. A :class:`Scale`
+is a number in ``card.values`` by which the page can colour heads. A *live* page runs the model
+itself and shows the heads of all its stacks; any other page shows those of the classified stack.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +29,10 @@ _NOT_CLASSIFIED = "Not classified: roles of decoders and cross-attention take pa
 
 
 def clearest(cards: Sequence[Card]) -> str:
-    """Name the head that the page selects first: that whose role comes first of all roles."""
+    """Name the head that the page selects first: one whose role is the easiest to see.
+
+    ``ROLES`` are in this order, positional heads first.
+    """
     for role in ROLES:
         for card in cards:
             if card.primary == role.key:
@@ -31,18 +41,21 @@ def clearest(cards: Sequence[Card]) -> str:
 
 
 def section_cards(report: ReportResult) -> list[Card]:
-    """Make a card of every head that samples or sections know, adding up what each section says."""
+    """Make a card of every head that samples or sections know, adding up what each section says.
+
+    All of one stack, so that layer and head are enough to tell heads apart.
+    """
     cards: dict[Place, Card] = {}  # By layer and head
     for sample in report.samples:
         for name in sample.patterns:
             layer, head = parse_head(name)
             cards[layer, head] = Card(layer, head)
-    for name, result in report.sections.items():
-        for card in view_of(name).facts(result, sorted(cards)):
-            key = (card.layer, card.head)
-            known = cards.get(key, Card(*key))
-            cards[key] = _joined(known, card)
-    return [cards[key] for key in sorted(cards)]
+    for section, result in report.sections.items():
+        for card in view_of(section).cards(result, sorted(cards)):
+            address = (card.layer, card.head)
+            known = cards.get(address, Card(*address))
+            cards[address] = _joined(known, card)
+    return [cards[address] for address in sorted(cards)]
 
 
 def _joined(known: Card, card: Card) -> Card:
@@ -75,8 +88,9 @@ def live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
     for name in heads:
         card = known.get(name)
         if card is None:
-            stack = name.rpartition(":")[0] or "encoder"
-            card = Card(*parse_head(name), stack=stack, sentence=_NOT_CLASSIFIED)
+            stack = name.rpartition(":")[0] or "encoder"  # "cross:L3H5" or "L3H5"
+            layer, head = parse_head(name)
+            card = Card(layer, head, stack=stack, sentence=_NOT_CLASSIFIED)
         cards.append(replace(card, values=_rounded(card.values)))
     return cards
 
@@ -89,14 +103,17 @@ def _rounded(values: Mapping[str, float | None]) -> dict[str, float]:
 def scales_of(report: ReportResult, cards: Sequence[Card]) -> list[Scale]:
     """Return the scales of which some head has a number, those of attention patterns first."""
     scales: list[Scale] = []
-    for name in report.sections:
-        scales += view_of(name).scales
-    scales.sort(key=lambda scale: not scale.of_pattern)
+    for section in report.sections:
+        scales += view_of(section).scales
+    scales.sort(key=lambda scale: not scale.of_pattern)  # False sorts before True
     return [scale for scale in scales if any(scale.key in card.values for card in cards)]
 
 
 def numbers_of(card: Card, scales: Sequence[Scale]) -> list[tuple[str, str]]:
-    """Return a head's number on each scale: (as the table sorts it, as it is shown)."""
+    """Return a head's number on each scale: (as the table sorts it, as it is shown).
+
+    Of a number that is not known: nothing, and a dash.
+    """
     numbers = []
     for scale in scales:
         value = card.values.get(scale.key)
@@ -127,6 +144,7 @@ def maps_of(report: ReportResult, cards: Sequence[Card], *, live: bool) -> list[
         classified_stack = classified.heads[0].stack
     cards_by_stack: dict[str, list[Card]] = {}
     for card in cards:
+        # Not every section says on its cards of which stack the head is; live cards all do.
         stack = card.stack if live else classified_stack
         cards_by_stack.setdefault(stack, []).append(card)
     maps = []

@@ -1,7 +1,9 @@
 """The results of a report's sections: a class with a field for each, by the section's name.
 
-Its fields follow the table of commands, without importing the classes of all results. Type checkers
-and editors see them written out.
+A *section* is the result of one command, and carries its name; the table ``COMMANDS`` has the class
+of every command's result, ``SECTIONS`` the names of those that a report runs. The fields of
+:class:`Sections` are made from that table, so that the classes of all results need not be imported;
+type checkers and editors see them written out.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class _Results:
 
     @property
     def sections(self) -> dict[str, Any]:
-        """The results of the sections that were run, by section."""
+        """The results of the sections that were run, by the section's name."""
         results = {name: getattr(self, name) for name in SECTIONS}
         return {name: result for name, result in results.items() if result is not None}
 
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 else:
     Sections = dataclasses.make_dataclass(
         "Sections",
+        # (name, type, default): the type as text, ``FlowResult | None``. Whoever needs the class
+        # itself looks it up in ``COMMANDS``.
         [(name, f"{COMMANDS[name].result_class} | None", None) for name in SECTIONS],
         bases=(_Results,),
         namespace={"__doc__": _Results.__doc__, "__module__": __name__},
@@ -71,12 +75,13 @@ else:
     )
 
 
-def marks_of(name: str) -> set[str]:
-    """Return the fields by which a section's JSON is recognised.
+def marks_of(section: str) -> set[str]:
+    """Return the fields by which a JSON object is recognised as a section's result.
 
-    Every result of the section has them all; of another section's, half of them at most.
+    They are the fields without a default that not every result has. Every result of the section has
+    all of them; a result of another section has half of them at most.
     """
     missing = dataclasses.MISSING
-    fields = dataclasses.fields(COMMANDS[name].result)
+    fields = dataclasses.fields(COMMANDS[section].result)
     required = {f.name for f in fields if f.default is missing and f.default_factory is missing}
     return required - {"schema", "provenance", "validation"}

@@ -84,7 +84,9 @@ def marked_rows(section: str, holder: Any, where: str = "", prefix: str = "") ->
     """Yield the rows of the marked fields of a result, and of the parts that these hold.
 
     ``holder`` is a result or a part of one, measured at ``where``; the names of its rows begin
-    with ``prefix``. What the marks mean says :class:`headscope.stats.compared.Compare`.
+    with ``prefix``. A *mark* is the :class:`headscope.stats.compared.Compare` of a field: its name
+    in rows, where its parts are measured, and whether more is better. A field
+    ``heads: Annotated[..., Compare(where="{0.name}")]`` gives rows at ``L0H0``, ``L0H1``, ...
     """
     for field, mark in marked(type(holder), Compare):
         value = getattr(holder, field)

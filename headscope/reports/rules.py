@@ -1,9 +1,13 @@
 """The rules of ``--fail-on``: what must not change, read strictly and decided on a comparison.
 
-A rule fires if the comparison has evidence of what it names, and where the new results lack the
-section that it needs. ``RULES`` names them all; ``parse_rules`` reads them, ``outcomes_of`` decides
-them. What new results must show by themselves are the limits of ``limit_kinds``; a bound that
-guards nothing is refused by ``bounds``, here and there.
+A rule such as ``role-lost`` fires if the comparison has evidence of what it names, and where the
+new results lack the section that it needs. ``RULES`` names them all; ``parse_rules`` reads them,
+``outcomes_of`` decides them. What new results must show by themselves are the limits of
+``limit_kinds``; a bound that guards nothing is refused by ``bounds``, here and there.
+
+A comparison (:class:`DiffResult`) lists changes, each with its ``section``, ``where`` (a head or a
+curve), ``name``, and what was ``old`` and is ``new``. Of a number ``beyond`` says whether it moved
+by more than its intervals (or the tolerance), ``worsening`` how much worse it became.
 """
 
 from __future__ import annotations
@@ -42,12 +46,16 @@ def _changed_roles(diff: DiffResult, *, only_lost: bool = False) -> Iterator[str
     """Name the heads whose roles changed, or only those that lost one."""
     for change in diff.roles:
         if change.lost or not only_lost:
+            # "-syntactic, +positional"; without these another of its roles became the primary one
             words = ", ".join(change.signed) or f"{change.old} -> {change.new}"
             yield f"{change.where} ({words})"
 
 
 def _drops(diff: DiffResult, bound: AllowedDrop | None = None) -> Iterator[str]:
-    """Name the metrics that dropped by more than the bound; without one, beyond their intervals."""
+    """Name the metrics that dropped by more than the bound; without one, beyond their intervals.
+
+    The largest drop comes first.
+    """
     for change in sorted(diff.metrics, key=lambda change: -(change.worsening or 0.0)):
         drop = change.worsening or 0.0
         if bound is None:
@@ -59,6 +67,7 @@ def _drops(diff: DiffResult, bound: AllowedDrop | None = None) -> Iterator[str]:
 
 
 def _number_words(change: Change) -> str:
+    """Say what a number was and is: ``L3H5 entropy 1.2 -> 1.5``."""
     old = "none" if change.old is None else f"{change.old:.4g}"
     new = "none" if change.new is None else f"{change.new:.4g}"
     return f"{change.where} {change.name} {old} -> {new}"
@@ -81,10 +90,10 @@ def _moved_numbers(diff: DiffResult, section: str = "") -> Iterator[str]:
 
 
 def _unequal_runs(diff: DiffResult, kind: str) -> Iterator[str]:
-    """Name what differs of the model, the data, the schema or the settings."""
-    for row in diff.identity:
-        if row.what == kind:
-            yield f"{row.name} {row.old} -> {row.new}".strip()
+    """Name what differs of the model, the data, the schema or the settings (``kind``)."""
+    for difference in diff.identity:
+        if difference.what == kind:
+            yield f"{difference.name} {difference.old} -> {difference.new}".strip()
 
 
 def _anything(diff: DiffResult) -> Iterable[str]:
@@ -98,13 +107,16 @@ def _anything(diff: DiffResult) -> Iterable[str]:
 class RuleKind(NamedTuple):
     """What a rule needs and names."""
 
-    section: str  # The result that it needs; it fires where only the old side has that
-    reason: str  # What its reason begins with: a template of ``heads`` (how many) and ``new``
+    #: The result that it needs, or empty; it fires where only the old side has that
+    section: str
+    #: What its reason begins with. ``{heads}`` stands for how many heads there is evidence of,
+    #: ``{new}`` for the name of the new results.
+    reason: str
     #: The changes that it is about, in words; it fires if there are any, and three are named.
     evidence: Callable[[DiffResult], Iterable[str]]
 
 
-_BEYOND = "moved beyond interval or tolerance"
+_BEYOND = "moved beyond interval or tolerance"  # A reason
 _DROP = "metric-drop"  # The rule that may have a bound
 #: Every rule by name.
 RULES: dict[str, RuleKind] = {
@@ -193,7 +205,10 @@ def outcomes_of(diff: DiffResult, rules: Iterable[Rule]) -> tuple[Outcome, ...]:
     """Say of every rule why it fires (an empty reason where it does not), and what was measured."""
     rules = tuple(rules)
     check_rules(rules, diff.metric)
-    return tuple(Outcome(str(rule), _reason(diff, rule), _measured(diff, rule)) for rule in rules)
+    return tuple(
+        Outcome(rule=str(rule), reason=_reason(diff, rule), measured=_measured(diff, rule))
+        for rule in rules
+    )
 
 
 def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
@@ -216,12 +231,16 @@ def _reason(diff: DiffResult, rule: Rule) -> str:
     # Of a rule about heads each piece of evidence is one head.
     heads = "1 head" if len(changes) == 1 else f"{len(changes)} heads"
     reason = kind.reason.format(heads=heads, new=visible(diff.new))
-    has_words = any(changes)
+    has_words = any(changes)  # all but that of :func:`_anything` have
     return f"{reason}: {listed(changes)}" if has_words else reason
 
 
 def _measured(diff: DiffResult, rule: Rule) -> str:
-    """Name the largest loss of any metric beside its bound; or why nothing was measured."""
+    """Name the largest loss of any metric, to stand beside its bound; or why nothing was measured.
+
+    Of rules other than ``metric-drop`` only the latter.
+    """
     if rule.name == _DROP and diff.metrics_compared:
-        return next(iter(_drops(diff, AllowedDrop(0.0))), "no metric is worse")
+        largest_first = _drops(diff, AllowedDrop(0.0))
+        return next(largest_first, "no metric is worse")
     return undecided(diff, [rule]).get(str(rule), "")

@@ -1,6 +1,10 @@
-"""The JSON Schema of a command's result, made from the result's class.
+"""The JSON Schema of a command's result, made from the result's class, a dataclass.
 
 Types come from the fields, descriptions from docstrings and from the comments beside fields.
+:func:`schema_of` is the entry. Each dataclass is one entry of ``definitions``, written by
+:func:`_object` where a field's type refers to it::
+
+    {"$ref": "#/$defs/FlowResult", "$defs": {"FlowResult": {"type": "object", ...}, ...}}
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from headscope.core.heads import Head
 from headscope.core.serialise import SCHEMA
 
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-#: A field in the source of a class: the comments above it, its name, the comment behind it.
+#: A field in the source of a class. Three groups: the comments above it (lines of ``#:``), its
+#: name, the comment behind it.
 _FIELD = re.compile(r"((?:^    #: .*\n)*)^    (\w+): [^#\n]*?(?:  # (.*))?$", re.MULTILINE)
 
 
@@ -49,16 +54,17 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
         return reference
     definitions[name] = {}  # a class may refer to itself
 
-    # A report names the classes of its sections without importing them.
+    # The fields of a report have types like ``FlowResult | None`` as text, in a module that does
+    # not import these classes: they are given here by name.
     sections = {COMMANDS[section].result_class: COMMANDS[section].result for section in SECTIONS}
     hints = typing.get_type_hints(kind, localns=sections)
     comments = _comments(kind)
     properties: dict[str, Any] = {}
     required = []
-    if issubclass(kind, Head):
+    if issubclass(kind, Head):  # its name is a property, which is written to JSON all the same
         properties["name"] = {"type": "string", "description": "L3H5"}
     for field in dataclasses.fields(kind):
-        if not field.compare:  # it is not written
+        if not field.compare:  # fields with ``compare=False`` are not written to JSON
             continue
         properties[field.name] = {
             **_schema(hints[field.name], definitions),
@@ -91,7 +97,11 @@ def _comments(kind: type) -> dict[str, dict[str, str]]:
 
 
 def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type, adding the dataclasses in it to the definitions."""
+    """Return the schema of a type, adding the dataclasses in it to the definitions.
+
+    ``int | None`` becomes anyOf, ``tuple[int, ...]`` an array, ``dict[str, int]`` an object; what
+    is none of the known types may be anything: {}.
+    """
     origin = typing.get_origin(hint)
     args = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -100,6 +110,6 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _schema(args[0], definitions)}
     if origin is dict:
         return {"type": "object", "additionalProperties": _schema(args[1], definitions)}
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):  # the class, not an instance
         return dict(_object(hint, definitions))
     return {"type": _PLAIN[hint]} if hint in _PLAIN else {}

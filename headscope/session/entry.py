@@ -3,6 +3,10 @@
 A command is written as a class of options (``ClassifyOptions``), a class of results, and a module
 with ``run(model, options)``. :func:`entry` makes the public function of these three. The rest of
 the file is that function's signature, its errors and its docstring.
+
+``ordered(options_type)`` gives the declared options by name, in the order in which help shows them.
+Each has its ``kind`` (the type), its ``default``, and a ``marker``: what the class says of it in
+``Annotated[..., Option(help=...)]``.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
-#: The option of Python that a flag of the command line corresponds to, where names differ.
+#: Flags of the command line by whose names users call options in Python, and the options' names.
 _PYTHON_NAMES = {"treebank": "corpus", "text": "corpus", "no_validate": "validate"}
 
 _DOCSTRING_END = """
@@ -60,7 +64,9 @@ def entry(
     ``run_module`` is the name of the module that has the function ``run``; it is loaded when first
     called. The command line, which has built the options already, passes them as ``options=``.
     """
-    options_type = cast("type[ModelOptions]", options_class)  # for mypy: it is the class itself
+    # It is declared as what it is called with and returns, so that type checkers know the options
+    # of the public function.
+    options_type = cast("type[ModelOptions]", options_class)
     name = _command_name(options_type)
     signature = _signature(options_type, result_class)
 
@@ -69,6 +75,7 @@ def entry(
         values = signature.bind(*arguments, **keywords).arguments
         model = values.pop("model")
         if options is None:
+            # Results say which command made them.
             options = options_type(**{"command": f"headscope.{name}", **values})
         elif values or not isinstance(options, options_type):
             raise UnusedOptionError(
@@ -99,10 +106,11 @@ def _command_name(options_type: type[ModelOptions]) -> str:
 
 def _signature(options_type: type[ModelOptions], result_class: type) -> inspect.Signature:
     """Return the signature of the public function: the model, and every option of the class."""
-    hints = typing.get_type_hints(options_type)
+    hints = typing.get_type_hints(options_type)  # types themselves in place of their names
     fields = inspect.signature(options_type).parameters
     parameters = [fields[name].replace(annotation=hints[name]) for name in ordered(options_type)]
-    parameters.sort(key=lambda parameter: parameter.kind)  # stable; positional ones come first
+    # Positional parameters before those that are keywords only; else the order stays.
+    parameters.sort(key=lambda parameter: parameter.kind)
     model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return inspect.Signature([model, *parameters], return_annotation=result_class)
 
@@ -110,7 +118,11 @@ def _signature(options_type: type[ModelOptions], result_class: type) -> inspect.
 def _refuse_unused(
     options_type: type[ModelOptions], arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> None:
-    """Refuse unknown options, and options of loading for a model that is in memory already."""
+    """Refuse unknown options, and options of loading for a model that is in memory already.
+
+    ``arguments`` and ``keywords`` are those of the call; the model is the first argument or
+    ``keywords["model"]``.
+    """
     name = _command_name(options_type)
     declared = ordered(options_type)
     model = arguments[0] if arguments else keywords.get("model")

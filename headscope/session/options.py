@@ -3,7 +3,9 @@
 :class:`ModelOptions` is the root of every command's class of options. Each class that derives from
 it adds what a kind of command takes besides: a certificate, a seed, a state to resume from, a text.
 A field ``Annotated[type, Option(...)]`` is one option, with its help and its bounds
-(:mod:`headscope.core.options`); ``Usual`` is an option that the short help shows too.
+(:mod:`headscope.core.options`); ``Usual`` is an option that the short help shows too. Fields below
+``_: KW_ONLY`` are keywords alone in Python. ``$name`` in a message becomes the name of the keyword
+or of the flag.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 TASKS = (
     "fidelity",
     "mlm",
+    "lm",
+    "lm-accuracy",
     "classification",
     "similarity",
     "retrieval",
@@ -39,10 +43,10 @@ TASKS = (
     "question-answering",
     "seq2seq",
 )
-#: Names of options by which a run measures a model of random weights too.
+#: Names of options by which a run measures a model of random weights too, which takes memory.
 SECOND_MODEL = ("control", "fresh")
 STACKS = ("encoder", "decoder", "cross", "all")
-MODEL = "Model"
+MODEL = "Model"  # The heading in the help under which options of loading stand
 POOLING = Option(
     help="How states become one embedding. Default: what the model's folder says.",
     choices=("mean", "cls", "max", "weighted"),
@@ -178,7 +182,7 @@ class ModelOptions:
         """Estimate the bytes that the run holds beside its model.
 
         ``weights`` are the bytes of the model's weights. The second value has the bytes without a
-        second model, by the option that leaves it out.
+        second model, by the option that leaves it out: {"control (--no-control)": 3e8}.
         """
         without_second = self.held.weights * weights + self.held.mib * 2**20
         second_models = [name for name in SECOND_MODEL if getattr(self, name, False)]

@@ -2,7 +2,8 @@
 
 The mean cosine is the fidelity of the change. What changes the model is a function that runs in the
 place of its attention (a ``Mechanism``), or other factors of its scores (``Factors``: two tensors
-for each layer, in place of W_Q and W_K).
+for each layer, in place of W_Q and W_K). Both run under :func:`intervene`; ``router.checked`` is
+one run of the model there, which has to reach every layer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class PooledStates:
     """Compares the embeddings of a changed model with the unchanged model's, on padded batches."""
 
     def __init__(self, loaded: LoadedModel, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Run the unchanged model; ``batches`` are (token ids, attention mask)."""
+        """Run the unchanged model; ``batches`` are (token ids, attention mask), (batch, pos)."""
         self._loaded = loaded
         self._batches = batches
         self._original = self._embeddings()
@@ -35,9 +36,10 @@ class PooledStates:
     def cosines(
         self, attention: Mechanism | None = None, *, scores: Factors | None = None
     ) -> list[Array]:
-        """Return the cosine of every example, by batch, of the model changed in every layer.
+        """Return the cosine of every text, batch by batch, of the model changed in every layer.
 
-        Either its ``attention`` is another, or only the factors of its ``scores``.
+        Either its ``attention`` is another function, or only the factors of its ``scores`` are
+        other ones.
         """
         changed = self._embeddings(attention, scores)
         batches = zip(changed, self._original, strict=True)
@@ -62,7 +64,7 @@ def cosines_of(embeddings: Tensor, original: Tensor) -> Array:
 
 
 def bootstrapped_mean(values: Array, seed: int) -> Estimate:
-    """Return the mean of values with its bootstrap interval; without a value, or with NaN, none."""
+    """Return the mean of values with its bootstrap interval; unknown without values or with NaN."""
     if not len(values):
         return Estimate(None)
     mean = interval_of(mean_of("cosine"), {"cosine": values}, seed=seed)

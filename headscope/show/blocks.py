@@ -32,7 +32,10 @@ GREY = "#999999"
 
 
 class Medium(Flag):
-    """Where a block is shown; whether it is drawn into a figure file, its ``file`` says."""
+    """Where a block is shown.
+
+    Whether it is drawn into a figure file, too, its field ``file`` says: the file's name.
+    """
 
     TERMINAL = auto()
     PAGE = auto()
@@ -44,9 +47,9 @@ PAGE = Medium.PAGE
 BOTH = Medium.TERMINAL | Medium.PAGE
 VERBOSE = Medium.VERBOSE
 NOWHERE = Medium(0)
-#: A column of a table: its title; where a row has its value (an attribute, an index, or a function
-#: of the row); and how the value is written (the number of digits, or a function of the value).
-#: ``("rank", "w_v.effective_rank", 1)``, ``("layer", 0, str)``.
+#: A column of a table: (title, source, form). The source says where a row has the value (an
+#: attribute, an index, or a function of the row), the form how it is written (the number of digits,
+#: or a function of the value): ``("rank", "w_v.effective_rank", 1)``, ``("layer", 0, str)``.
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
 #: How a paragraph is set. "lead" is the answer, "soft" a legend, "control" what a number is
 #: compared with, "check" what proves the numbers.
@@ -76,9 +79,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """Some values of a chart; an estimate has its interval as a bar, None is left out."""
+    """Values of a chart with one colour and one name in its legend.
 
-    name: str  # In the legend; empty for none
+    Of an estimate the interval is drawn, too; None is left out.
+    """
+
+    name: str  # In the legend; empty for no entry there
     x: Sequence[Any]  # Numbers; of bars their names
     y: Sequence[Estimate | float | None]
     kind: Literal["line", "points", "bars"] = "line"
@@ -99,10 +105,11 @@ class Chart:
     y: str
     series: Sequence[Series]
     alt: str = ""  # What it shows, for those who cannot see it
-    file: str = ""  # Name of the figure's file, without its ending; empty in a larger figure
-    #: Lines across the panel: their names and values of y (for bars, of their length).
+    #: Name of the figure's file, without its ending; empty for a panel of :class:`Panels`.
+    file: str = ""
+    #: Horizontal lines: their names and values of y (for bars, vertical lines at such a length).
     levels: Mapping[str, float] | None = None
-    x_levels: Mapping[str, float] | None = None  # The same at values of x
+    x_levels: Mapping[str, float] | None = None  # Vertical lines, by their values of x
     #: "log" counts in powers of 2, "log10" of 10; "percent" writes shares.
     x_scale: Literal["linear", "log", "log10", "percent"] = "linear"
     x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., instead of numbers
@@ -113,12 +120,12 @@ class Chart:
 
 @dataclass(frozen=True)
 class HeadMap:
-    """A number of every head, by (layer's name, number of the head)."""
+    """A number of every head, in a row for each layer."""
 
     title: str
     legend: str
-    values: Mapping[tuple[str, int], float | None]
-    digits: int
+    values: Mapping[tuple[str, int], float | None]  # By (layer's name, number of the head)
+    digits: int  # Behind the decimal point
     file: str = ""
     bold_from: float | None = None  # The least value that is bold in the terminal
     #: Signs that are written behind some of the numbers in the terminal.
@@ -140,7 +147,8 @@ class HeadMarks:
 class Matrix:
     """A matrix of tokens by tokens, shaded by value.
 
-    Without names of columns it is any other matrix, and only its first rows and columns are shown.
+    Without names of columns it is some other matrix, of which only the first rows and columns are
+    shown.
     """
 
     title: str
@@ -160,8 +168,8 @@ class Panels:
     title: str
     panels: Sequence[Chart | Matrix]
     file: str  # Empty if the page alone shows them
-    across: int  # Panels side by side
-    size: tuple[float, float]
+    across: int  # How many panels stand side by side; more go below
+    size: tuple[float, float]  # Width and height in inches
     alt: str = ""
     #: The groups of points in the charts: a caption for their colours, and a name for each.
     groups: tuple[str, Sequence[str]] = ("", ())
@@ -200,9 +208,9 @@ Block = Text | Table | Chart | HeadMap | HeadMarks | Matrix | Panels | Details |
 
 
 def behind(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Make blocks that are for both media evidence behind an answer.
+    """Move blocks behind the answer: in the terminal they are shown only with ``--verbose``.
 
-    The page shows them as before, the terminal only with ``--verbose``.
+    On the page they are shown as before. Blocks that are for one medium alone are left as they are.
     """
     for block in blocks:
         yield replace(block, on=VERBOSE | PAGE) if block.on == BOTH else block
@@ -216,7 +224,7 @@ def text_table(
 
 
 def table_cells(table: Table) -> list[list[str]]:
-    """Return the text of every cell, which is the same for all renderers."""
+    """Return the text of every cell, row by row, which is the same for all renderers."""
     return [[_cell_text(row, column) for column in table.columns] for row in table.rows]
 
 

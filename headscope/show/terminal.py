@@ -1,5 +1,6 @@
 """Blocks in the terminal: rich tables and paragraphs, 80 columns wide or more.
 
+A block's ``on`` says where it is shown: TERMINAL, VERBOSE (in the terminal with --verbose), PAGE.
 :func:`terminal` chooses what is shown, :func:`_drawn` draws one block; below it, maps of heads and
 matrices take as many columns as fit. ``Table`` and ``Text`` are our blocks; rich's classes are
 ``RichTable`` and ``rich_text.Text``.
@@ -131,7 +132,8 @@ def _drawn(block: Block) -> Iterator[RenderableType]:
     elif isinstance(block, Table):
         if block.title:
             yield rich_text.Text(block.title)
-        yield make_table([name for name, *_ in block.columns], table_cells(block))
+        titles = [title for title, _, _ in block.columns]
+        yield make_table(titles, table_cells(block))
     elif isinstance(block, HeadMap):
         yield rich_text.Text(f"{block.title}: {block.legend}")
         layers = dict.fromkeys(layer for layer, _ in block.values)

@@ -53,9 +53,9 @@ class View(Generic[R]):
     stale: tuple[str, ...] = ()
 
     # A report's page, and report.md
-    #: What the page says of single heads: cards with what this command knows of them. The second
-    #: argument lists the heads, as (layer, head), that the page has from other commands already.
-    facts: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
+    #: What the page says of single heads: a card each, with what this command knows of it. The
+    #: second argument lists the heads, as (layer, head), that the page has from other commands.
+    cards: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
     scales: tuple[Scale, ...] = ()  # Numbers on those cards by which the page can colour heads
     #: Further blocks, folded up, for what not every run measures.
     more: Callable[[R], Iterable[Details]] = lambda result: ()

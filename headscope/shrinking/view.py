@@ -2,7 +2,9 @@
 
 :func:`blocks` lists what is shown, in order; :func:`answer` is the first sentence. Blocks are made
 with :mod:`headscope.show`, here ``b``. A *form* is a runtime and a precision; the *whole model* is
-the one that was given, in torch.
+the one that was given, in torch. ``result.best`` is the model that was chosen; it may fail to reach
+what was asked for (``reached``). ``most_lost`` of a model is the bad end of the interval of its
+metric's change; ``elsewhere`` is how near its outputs stay on text of another kind.
 """
 
 from __future__ import annotations
@@ -108,7 +110,10 @@ def _loss(result: ShrinkResult, model: MeasuredModel) -> str:
 
 
 def _words_elsewhere(model: MeasuredModel) -> str:
-    """Return the end of a sentence: how near a model's outputs stay on text of another kind."""
+    """Return the end of a sentence: how near a model's outputs stay on text of another kind.
+
+    And that they depend on the batch, where they do; empty where there is nothing to say.
+    """
     clauses: list[str] = []
     for compared in model.elsewhere:
         if compared.nearness.value is None:
@@ -253,7 +258,7 @@ def picture(result: ShrinkResult) -> b.Chart:
         if models:
             times = [model.ms.value for model in models]
             changes = [model.change for model in models]
-            series.append(b.Series(runtime, times, changes, "points", colour))
+            series.append(b.Series(runtime, times, changes, kind="points", colour=colour))
     if (best := result.best) is not None:
         chosen = b.Series(
             name="chosen",
@@ -271,7 +276,7 @@ def picture(result: ShrinkResult) -> b.Chart:
         series=series,
         alt="The change of the metric against milliseconds a text; the table has the numbers",
         file="shrink",
-        levels={"whole model": 0.0},
+        levels={"whole model": 0.0},  # a horizontal line
     )
 
 

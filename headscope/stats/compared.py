@@ -26,7 +26,9 @@ class Compare:
     """A field that is compared: a number, words, or rows that have such fields themselves.
 
     Its texts are templates of :meth:`str.format`: ``{0}`` is the row that the field belongs to (of
-    a table, each of its rows in turn), and ``{key}`` the key of a row in a dict.
+    a table, each of its rows in turn), and ``{key}`` the key of a row in a dict. A result with
+    ``heads: Annotated[tuple[HeadFlow, ...], Compare(where="{0.name}")]`` has the numbers of each
+    head compared under the head's name, ``L3H5``.
     """
 
     #: The name in tables of what is compared, or the prefix of the names of nested fields (a

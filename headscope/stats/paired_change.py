@@ -18,6 +18,11 @@ loses nothing. Only of two models that are known to be the same it is 0.
 First :class:`Change`; then :func:`paired_change` of two models, :func:`interval_of` one, and
 :func:`resampled_estimate` of any number; :func:`over_orders` joins several changes.
 
+The class of a metric says its row of the table: a :class:`Rate` is the first, those of
+:data:`Counted` the second. ``metric.with_two_more(outputs, (True, False))`` adds two examples to
+outputs, the first right and the second wrong. Where outputs have an array :data:`CLUSTER`, examples
+of one cluster are not independent and are drawn together: a *unit* is an example or a cluster.
+
 References
 ----------
 Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapters 13 and 15; Hesterberg 2015, The
@@ -127,6 +132,7 @@ def paired_change(
     units = drawn_units(outputs)
     baseline_value = value_of(metric, baseline)
     value = value_of(metric, outputs)
+    # The change without an interval; what follows fills in ``low``, ``high`` and ``p_value``.
     unknown = Change(
         value=value,
         baseline=baseline_value,
@@ -147,10 +153,10 @@ def paired_change(
     # Where right answers are counted, add one example that the first model alone has right, and
     # one that the second alone has right.
     if isinstance(metric, Counted):
-        unchanged_baseline = baseline
-        baseline = metric.with_two_more(unchanged_baseline, (True, False), outputs)
-        outputs = metric.with_two_more(outputs, (False, True), unchanged_baseline)
-        baseline_values = None
+        given_baseline = baseline
+        baseline = metric.with_two_more(given_baseline, (True, False), other=outputs)
+        outputs = metric.with_two_more(outputs, (False, True), other=given_baseline)
+        baseline_values = None  # these were of the examples without the two
         values = None
 
     # Take quantiles of the change in each resample.
@@ -169,12 +175,13 @@ def paired_change(
 
 def _change_of_rate(metric: Rate, baseline: Outputs, outputs: Outputs, unknown: Change) -> Change:
     """Return the change of a rate of independent examples: ``unknown`` with interval and p."""
-    was_right = np.asarray(metric.right(baseline)) > 0.5
+    was_right = np.asarray(metric.right(baseline)) > 0.5  # bool or 0 and 1, as bool
     is_right = np.asarray(metric.right(outputs)) > 0.5
     gained = int((is_right & ~was_right).sum())
     lost = int((was_right & ~is_right).sum())
     low, high = tango(gained, lost, unknown.units, unknown.level)
     p_value = tango_p(gained, lost)
+    # Tango's ends are shares; a rate is in percent.
     return replace(unknown, low=100.0 * low, high=100.0 * high, p_value=p_value)
 
 
@@ -278,12 +285,13 @@ class _Bootstrap:
     def tail(self) -> float:
         """The share of resamples that lies beyond each end of the interval."""
         n = self.units
-        quantile = -stdtrit(n - 1, (1 - self.level) / 2) * math.sqrt(n / (n - 1))
+        students = -stdtrit(n - 1, (1 - self.level) / 2)  # quantile, 2.04 for n = 32 and 95%
+        quantile = students * math.sqrt(n / (n - 1))
         return float(ndtr(-quantile))
 
     @property
     def fewest_resamples(self) -> float:
-        """The number of which :data:`_FEWEST_BEYOND` lie beyond each end."""
+        """How many resamples it takes for :data:`_FEWEST_BEYOND` of them to lie beyond each end."""
         return _FEWEST_BEYOND / self.tail
 
     def values(self, metric: Metric, outputs: Outputs, known: Array | None) -> Array:
@@ -308,16 +316,18 @@ class _Bootstrap:
 def _p_value(changes: Array, units: int) -> float:
     """Return p of no change: that for which 0 is an end of the interval at level 1 - p.
 
-    ``changes`` (resamples,) give the share of resamples beyond 0, on its emptier side; from there
-    :attr:`_Bootstrap.tail` is taken backwards. Where no resample lies beyond 0, they only show that
-    p is small: the share is then taken from the normal distribution with their standard deviation,
-    so that p can be adjusted over many heads.
+    ``changes`` (resamples,) give the share of resamples beyond 0, on the side of 0 where fewer are.
+    That is the tail of the interval which ends at 0; its level, and so p, follows by the steps of
+    :attr:`_Bootstrap.tail` in reverse. Where no resample lies beyond 0, they only show that p is
+    small: the share is then taken from the normal distribution with their mean and standard
+    deviation, so that p can be adjusted over many heads.
     """
     n_beyond = int(min((changes <= 0).sum(), (changes >= 0).sum()))
     tail = min((1 + n_beyond) / (1 + len(changes)), 0.5)
     if n_beyond == 0:
         normal_tail = float(ndtr(-abs(changes.mean()) / changes.std(ddof=1)))
         tail = min(tail, normal_tail)
-    quantile = -ndtri(tail) * math.sqrt((units - 1) / units)
-    p_value = float(2 * stdtr(units - 1, -quantile))
+    quantile = -ndtri(tail)
+    students = quantile * math.sqrt((units - 1) / units)
+    p_value = float(2 * stdtr(units - 1, -students))
     return max(p_value, float(np.finfo(float).tiny))  # no p is exactly 0

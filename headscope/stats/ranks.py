@@ -67,6 +67,27 @@ def statistics(ranks: MatrixRank | ControlStatistics) -> dict[str, float | None]
     }
 
 
+#: Distances between query and key, in positions, at which rotated products are measured.
+DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class DistanceRange:
+    """The least and the largest of three numbers of W_Q R(D) W_K^T over all ``DISTANCES`` D.
+
+    R(D) rotates queries as positions do that lie D apart. In a control, means over random heads or
+    layers. None where W_Q R(D) W_K^T is zero at some distance.
+    """
+
+    dims90_low: Annotated[float | None, Compare()]
+    dims90_high: Annotated[float | None, Compare()]
+    stable_rank_low: Annotated[float | None, Compare()]
+    stable_rank_high: Annotated[float | None, Compare()]
+    #: ||B(D) - B(-D)^T||_F / ||B(D)||_F: of the scores of two tokens, either way
+    asymmetry_low: Annotated[float | None, Compare()]
+    asymmetry_high: Annotated[float | None, Compare()]
+
+
 @dataclass(frozen=True)
 class LayerControl:
     """Ranks of random layers of one shape: of single heads, and of all heads of a layer as one.
@@ -82,3 +103,7 @@ class LayerControl:
     #: Mean overlap of the column spaces of W_Q of two different heads (``query``), of W_K of two
     #: different heads (``key``), and of W_Q of one head with W_K of any (``query_key``)
     overlap: dict[str, float | None]
+    #: Means of the ranges over distances of single heads, and of all heads of a layer as one; None
+    #: where queries and keys are not rotated
+    heads_over_distances: DistanceRange | None = None
+    layers_over_distances: DistanceRange | None = None

@@ -4,9 +4,9 @@ r"""How many dimensions the heads of one layer use: singular values and ranks of
 
     qk:  W_Q W_K^T        ov:  W_V W_O
 
-In this order: the factors of a layer (or random ones); singular values and ranks of a product; its
-asymmetry, and the overlap of column spaces; all of these for one layer (:func:`layer_spectra`);
-means over random layers.
+In this order: singular values and ranks of a product of factors (``factors.py``); its asymmetry,
+and the overlap of column spaces; ranks of products whose factors are rotated; all of these for one
+layer (:func:`layer_spectra`); means over random layers.
 
 No product is ever formed: with A = U T, B = V S and orthonormal U and V (QR decompositions),
 ``A B^T = U (T S^T) V^T`` has the singular values of the small matrix ``T S^T``.
@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from statistics import fmean, stdev
@@ -26,107 +26,18 @@ from statistics import fmean, stdev
 import torch
 from torch import Tensor
 
-from headscope.attention import AttentionWeights
 from headscope.core.rounding import EPS
+from headscope.stats.factors import Factors
+from headscope.stats.planes import Planes
 from headscope.stats.ranks import (
+    DISTANCES,
     ControlStatistics,
+    DistanceRange,
     LayerControl,
     MatrixRank,
     NumericalRank,
     statistics,
 )
-
-
-@dataclass(frozen=True)
-class Factors:
-    """The four factors of one layer, in float64."""
-
-    W_Q: Tensor  # (n_heads, d_in, d_head); d_in is d_model, or d_model + 1 with biases
-    W_K: Tensor  # The same shape
-    W_V: Tensor  # The same shape
-    W_O_T: Tensor  # (n_heads, d_model, d_head): W_O transposed, so that ``ov`` is ``W_V @ W_O_T^T``
-
-    @property
-    def n_heads(self) -> int:
-        """Number of heads."""
-        return self.W_Q.shape[0]
-
-    @property
-    def products(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Left and right factor of each product."""
-        return {"qk": (self.W_Q, self.W_K), "ov": (self.W_V, self.W_O_T)}
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
-        """Return the factors with a function applied to each of them."""
-        return Factors(
-            W_Q=change(self.W_Q),
-            W_K=change(self.W_K),
-            W_V=change(self.W_V),
-            W_O_T=change(self.W_O_T),
-        )
-
-    def first(self, n_heads: int) -> Factors:
-        """Keep the first heads only."""
-        return self.each(lambda factor: factor[:n_heads])
-
-    def concatenated(self) -> Factors:
-        """Put all heads side by side, as one head of width n_heads * d_head."""
-        return self.each(lambda factor: factor.transpose(0, 1).flatten(1)[None])
-
-
-def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors:
-    """Take the factors from the weights of one layer's attention, to the CPU.
-
-    With ``biases`` the input x is augmented by a 1: ``[x, 1] [W_Q; b_Q] W_K^T x^T``, so b_Q adds
-    the content term ``b_Q W_K^T x^T``. b_K adds the same number to a whole row of scores, which no
-    softmax notices, and is left out. ``ov`` gains the row ``b_V``: as the rows of a pattern sum to
-    1, every output receives ``b_V W_O``.
-    """
-    W_Q = _exact(weights.W_Q)
-    W_K = _exact(weights.W_K)
-    W_V = _exact(weights.W_V)
-    if biases:
-        W_Q = _with_row(W_Q, _exact(weights.b_Q))
-        W_K = _with_row(W_K, torch.zeros_like(W_K[:, 0]))
-        W_V = _with_row(W_V, _exact(weights.b_V))
-    return Factors(W_Q=W_Q, W_K=W_K, W_V=W_V, W_O_T=_exact(weights.W_O.mT))
-
-
-def _exact(weight: Tensor) -> Tensor:
-    """Copy a weight to the CPU, in float64."""
-    return weight.detach().cpu().double()
-
-
-def _with_row(W: Tensor, b: Tensor) -> Tensor:
-    """Append a row b (n_heads, d_head) to every head's map (n_heads, d_in, d_head)."""
-    return torch.cat([W, b[:, None, :]], dim=1)
-
-
-def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> AttentionWeights:
-    """Fold the LayerNorm before a layer into its W_Q, W_K, W_V and their biases.
-
-    ``gain`` g and ``shift`` s (d_model,) are the LayerNorm's weight and bias. The input becomes the
-    normalised state before both: ``x = g * x' + s`` turns W into ``diag(g) W`` and b into
-    ``s W + b``, in float64 on the CPU. W_O and b_O stay as they were.
-    """
-    gain = _exact(gain)
-    shift = _exact(shift)
-    folded = {}
-    for name in "QKV":
-        W = _exact(getattr(weights, f"W_{name}"))
-        folded[f"W_{name}"] = gain[:, None] * W
-        folded[f"b_{name}"] = shift @ W + _exact(getattr(weights, f"b_{name}"))
-    return AttentionWeights(**folded, W_O=weights.W_O, b_O=weights.b_O)
-
-
-def random_factors(like: Factors, seed: int) -> Factors:
-    """Draw i.i.d. Gaussian factors of the same shapes.
-
-    No kind of rank depends on the scale, so the entries have variance 1.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    return like.each(lambda W: torch.randn(W.shape, generator=generator, dtype=torch.float64))
-
 
 # --- singular values and ranks ---
 
@@ -220,10 +131,14 @@ def product_ranks(A: Tensor, B: Tensor, settings: RankSettings) -> list[MatrixRa
 def matrix_ranks(factors: Factors, settings: RankSettings) -> dict[str, list[MatrixRank]]:
     """Measure the products ``qk`` and ``ov`` and the maps ``w_q`` and ``w_k``: one entry a head."""
     ranks = {name: product_ranks(A, B, settings) for name, (A, B) in factors.products.items()}
-    for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
-        sigma = torch.linalg.svdvals(_triangle(factor))
-        ranks[name] = settings.ranks(sigma, *factor.shape[-2:])
+    ranks["w_q"] = map_ranks(factors.W_Q, settings)
+    ranks["w_k"] = map_ranks(factors.W_K, settings)
     return ranks
+
+
+def map_ranks(W: Tensor, settings: RankSettings) -> list[MatrixRank]:
+    """Measure a map of every head, (n_heads, m, r)."""
+    return settings.ranks(torch.linalg.svdvals(_triangle(W)), *W.shape[-2:])
 
 
 # --- asymmetry and overlap ---
@@ -236,15 +151,23 @@ def asymmetry(A: Tensor, B: Tensor) -> Tensor:
     antisymmetric P, NaN for P = 0 (a product of factors whose columns are orthogonal, say).
     """
     # [A, B] = U [T_A, T_B] with an orthonormal U: in its basis P is the small T_A T_B^T.
+    triangle_A, triangle_B = _common_triangle(A, B)
+    P = triangle_A @ triangle_B.mT
+    return _gap_ratio(P, P.mT, _product_of_norms(triangle_A, triangle_B))
+
+
+def _common_triangle(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return T_A and T_B of A = U T_A and B = U T_B, with the same orthonormal U."""
     r = A.shape[-1]
     triangle = _triangle(torch.cat([A, B], dim=-1).double())
-    triangle_A = triangle[..., :r]
-    triangle_B = triangle[..., r:]
-    P = triangle_A @ triangle_B.mT
+    return triangle[..., :r], triangle[..., r:]
+
+
+def _gap_ratio(P: Tensor, Q: Tensor, size: Tensor) -> Tensor:
+    """Return ``||P - Q||_F / ||P||_F``; NaN where P is zero beside the ``size`` of its factors."""
     norm = torch.linalg.matrix_norm(P)
-    ratio: Tensor = torch.linalg.matrix_norm(P - P.mT) / norm
-    is_zero = norm <= _ZERO * _product_of_norms(A.double(), B.double())
-    return ratio.masked_fill(is_zero, torch.nan)
+    ratio: Tensor = torch.linalg.matrix_norm(P - Q) / norm
+    return ratio.masked_fill(norm <= _ZERO * size, torch.nan)
 
 
 def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
@@ -280,6 +203,61 @@ def subspace_overlap(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
     return squares / smaller_rank.clamp(min=1)
 
 
+# --- at every distance ---
+
+
+def over_distances(
+    A: Tensor, B: Tensor, planes: Planes, settings: RankSettings
+) -> list[DistanceRange]:
+    """Measure ``P(D) = A R(D) B^T`` of every head at all distances D: (n_heads, m, r), twice.
+
+    R(D) turns the planes. The asymmetry compares P(D) with P(-D)^T: the score of two tokens with
+    that of the same two the other way round.
+    """
+    triangle_A = _triangle(A.double())
+    triangle_B = _triangle(B.double())
+    common_A, common_B = _common_triangle(A, B)
+    size = _product_of_norms(common_A, common_B)
+    ranks_by_distance: list[list[MatrixRank]] = []
+    asymmetry_by_distance: list[list[float]] = []
+    for distance in DISTANCES:
+        turned = planes.turned(triangle_A, distance)
+        ranks_by_distance.append(product_ranks(turned, triangle_B, settings))
+        forwards = planes.turned(common_A, distance) @ common_B.mT
+        backwards = planes.turned(common_A, -distance) @ common_B.mT
+        asymmetry_by_distance.append(_gap_ratio(forwards, backwards.mT, size).tolist())
+    heads = zip(
+        zip(*ranks_by_distance, strict=True),  # of each head, one entry a distance
+        zip(*asymmetry_by_distance, strict=True),
+        strict=True,
+    )
+    return [_distance_range(ranks, asymmetries) for ranks, asymmetries in heads]
+
+
+def _distance_range(
+    ranks: Sequence[MatrixRank], asymmetries: Sequence[float | None]
+) -> DistanceRange:
+    """Return the range of one head's numbers, given at every distance."""
+    dims90 = [rank.dims["90"] for rank in ranks]
+    stable_ranks = [rank.stable_rank for rank in ranks]
+    return DistanceRange(
+        dims90_low=_extreme(min, dims90),
+        dims90_high=_extreme(max, dims90),
+        stable_rank_low=_extreme(min, stable_ranks),
+        stable_rank_high=_extreme(max, stable_ranks),
+        asymmetry_low=_extreme(min, asymmetries),
+        asymmetry_high=_extreme(max, asymmetries),
+    )
+
+
+def _extreme(
+    choose: Callable[[Iterable[float]], float], values: Sequence[float | None]
+) -> float | None:
+    """Return the least or the largest value (``min`` or ``max``); None where one is unknown."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return choose(known) if known and len(known) == len(values) else None
+
+
 # --- one layer ---
 
 
@@ -294,18 +272,32 @@ class LayerSpectra:
     #: (n_heads, n_heads): overlap of the heads' column spaces of W_Q (``query``), of W_K (``key``),
     #: and of W_Q of one with W_K of another (``query_key``)
     overlap: dict[str, Tensor]
+    #: Of ``qk`` over distances, of each head and of the layer (one entry); empty where q and k do
+    #: not turn.
+    heads_over_distances: list[DistanceRange] = field(default_factory=list)
+    layer_over_distances: list[DistanceRange] = field(default_factory=list)
 
 
 def layer_spectra(factors: Factors, settings: RankSettings) -> LayerSpectra:
     """Compute the spectra of one layer, in float64."""
-    joined = factors.concatenated()
+    joined = factors.merged().concatenated()  # heads that share their keys summed, the rest beside
+    layer = matrix_ranks(joined, settings)
+    if factors.key_of_head is not None:
+        layer["w_q"] = map_ranks(factors.concatenated().W_Q, settings)
+    heads_over_distances: list[DistanceRange] = []
+    layer_over_distances: list[DistanceRange] = []
+    if factors.planes is not None and joined.planes is not None:
+        heads_over_distances = over_distances(factors.W_Q, factors.W_K, factors.planes, settings)
+        layer_over_distances = over_distances(joined.W_Q, joined.W_K, joined.planes, settings)
     query = column_basis(factors.W_Q, 2 * settings.eps)
     key = column_basis(factors.W_K, 2 * settings.eps)
     return LayerSpectra(
         heads=matrix_ranks(factors, settings),
-        layer=matrix_ranks(joined, settings),
+        layer=layer,
         asymmetry=asymmetry(factors.W_Q, factors.W_K).tolist(),
         layer_asymmetry=asymmetry(joined.W_Q, joined.W_K).tolist(),
+        heads_over_distances=heads_over_distances,
+        layer_over_distances=layer_over_distances,
         overlap={
             "query": subspace_overlap(query, query),
             "key": subspace_overlap(key, key),
@@ -361,7 +353,17 @@ def layer_control(draws: Sequence[LayerSpectra]) -> LayerControl:
         asymmetry=_mean(list(chain.from_iterable(draw.asymmetry for draw in draws))),
         layer_asymmetry=_mean(list(chain.from_iterable(draw.layer_asymmetry for draw in draws))),
         overlap={name: _mean(values) for name, values in overlaps.items()},
+        heads_over_distances=_mean_range([draw.heads_over_distances for draw in draws]),
+        layers_over_distances=_mean_range([draw.layer_over_distances for draw in draws]),
     )
+
+
+def _mean_range(draws: Sequence[Sequence[DistanceRange]]) -> DistanceRange | None:
+    """Average each end of the ranges over draws and heads; None where nothing turns."""
+    ranges = [vars(head_range) for draw in draws for head_range in draw]
+    if not ranges:
+        return None
+    return DistanceRange(**{name: _mean([ends[name] for ends in ranges]) for name in ranges[0]})
 
 
 def _averages(draws: Sequence[dict[str, list[MatrixRank]]]) -> dict[str, ControlStatistics]:

@@ -8,7 +8,16 @@ For the output ``e`` (d,) of one example and ``J = de/dxi`` (d, n_units), a rand
 ``E[r r^T] = I`` gives a row ``J^T r`` whose outer product has the mean ``J^T J``: the Gauss-Newton
 matrix of the distance ``||e(xi) - e(1)||^2``, whose own first derivative vanishes at ``xi = 1``.
 
-:func:`sample` is that pass; the other functions are for labelled losses and for distances alone.
+:func:`sample` is that pass. :func:`labelled_rows` takes the derivatives of labelled losses instead;
+:func:`full_outputs` and :func:`distance` need no derivatives: the outputs ``e(1)`` of the unpruned
+model, and how far pruned outputs are from them.
+
+A :class:`LossBatch` is some examples (``size`` of them) that the model runs with gates:
+``batch.gates("example")`` makes gates of one, (size, n_layers, n_heads), and ``batch.embed(gates)``
+returns the outputs e, (size, d). :class:`Units` turns values of units into values of heads
+(``expand``) and sums values of heads over each unit (``contract``). Numbers are added up in float64
+where that is possible: ``exact`` always makes float64, if need be on the CPU; ``widest`` makes the
+widest type that the tensor's device has.
 """
 
 from __future__ import annotations
@@ -27,8 +36,8 @@ from headscope.core.widest import exact, widest
 from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.units import Units
 
-#: Stored outputs of a batch are at most this wide: log-probabilities would fill the memory.
-WIDEST = 4096
+#: Outputs e of at most so many numbers are stored: log-probabilities would fill the memory.
+LONGEST_STORED = 4096
 #: The unpruned model's outputs (size, d) of each batch; None where they are computed when needed.
 Targets = Sequence[Tensor | None]
 
@@ -39,7 +48,8 @@ class GaussNewton:
 
     matrix: Tensor  # (n_units, n_units): J^T J
     gradient: Tensor  # (n_units,): J^T (e(xi) - e(1)), half the gradient of the squared distance
-    unit_squares: Tensor  # (n_units,): (d(r . e)/dxi)^2 over unit directions r
+    #: (n_units,): (d(r . e)/dxi)^2 over directions r of length 1; heads are ranked by it
+    unit_squares: Tensor
     distance: float  # ||e(xi) - e(1)||^2
 
 
@@ -61,13 +71,13 @@ def sample(
     n_units = len(units)
     matrix = torch.zeros(n_units, n_units, dtype=torch.float64)
     gradient = torch.zeros(n_units, dtype=torch.float64)
-    squares = torch.zeros(n_units, dtype=torch.float64)
+    unit_squares = torch.zeros(n_units, dtype=torch.float64)
     distance = 0.0
     count = 0.0  # examples
     for index, batch in share(enumerate(batches)):
         # Every batch has draws of its own, whichever process takes it.
         generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**64)
-        gates = batch.gates("example")
+        gates = batch.gates("example")  # ones, (size, n_layers, n_heads)
         if unit_gates is not None:
             gates = units.expand(unit_gates.to(gates)).expand_as(gates).clone()
             gates.requires_grad_(True)
@@ -78,21 +88,23 @@ def sample(
             distance += float((widest(gap) ** 2).sum())
         for _ in range(directions):
             drawn = torch.randn(output.shape, generator=generator, dtype=torch.float32)
-            unit_directions = F.normalize(drawn, dim=-1).to(output)
-            rows = _pull(output, gates, unit_directions, units)  # J^T r, (size, n_units)
-            squares += (rows**2).sum(dim=0) / directions
-            # A unit direction has E[r r^T] = I / d, so the outer product is multiplied by d.
+            random_directions = F.normalize(drawn, dim=-1).to(output)  # of length 1, (size, d)
+            rows = _pull(output, gates, random_directions, units)  # J^T r, (size, n_units)
+            unit_squares += (rows**2).sum(dim=0) / directions
+            # A direction of length 1 has E[r r^T] = I / d: the outer product is multiplied by d.
             width = output.shape[-1]
             matrix += rows.t() @ rows * (width / directions)
         count += batch.size
 
     numbers = torch.tensor([distance, count], dtype=torch.float64)
-    matrix, gradient, squares, numbers = summed("gradients", matrix, gradient, squares, numbers)
+    matrix, gradient, unit_squares, numbers = summed(
+        "gradients", matrix, gradient, unit_squares, numbers
+    )
     distance, count = numbers.tolist()
     return GaussNewton(
         matrix=matrix / count,
         gradient=gradient / count,
-        unit_squares=squares / count,
+        unit_squares=unit_squares / count,
         distance=distance / count,
     )
 
@@ -107,7 +119,7 @@ def labelled_rows(batches: Iterator[LossBatch], units: Units) -> Tensor:
     """Return all examples' ``dL_i/dxi`` at the unpruned model: (examples, n_units), float64."""
     rows = {}  # by number of the batch
     for index, batch in share(enumerate(batches)):
-        gates = batch.gates("example")
+        gates = batch.gates("example")  # (size, n_layers, n_heads)
         (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
         rows[index] = numpy(units.contract(exact(gradient)))
     return torch.from_numpy(np.concatenate(gathered_in_order("labelled gradients", rows)))
@@ -116,7 +128,8 @@ def labelled_rows(batches: Iterator[LossBatch], units: Units) -> Tensor:
 def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:
     """Return the unpruned model's outputs of each batch.
 
-    None for very wide ones, and for batches that another process of the run takes care of.
+    None for those of more than 4,096 numbers an example, and for batches that another process of
+    the run takes care of.
     """
     outputs: list[Tensor | None] = []
     for index, batch in enumerate(batches):
@@ -124,7 +137,7 @@ def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:
         is_own_batch = index % current().size == current().rank  # as ``share`` deals them out
         if is_own_batch:
             output = batch.full().detach()
-            if output.shape[-1] > WIDEST:
+            if output.shape[-1] > LONGEST_STORED:
                 output = None
         outputs.append(output)
     return outputs
@@ -140,7 +153,7 @@ def distance(
     total = 0.0
     count = 0
     for index, batch in share(enumerate(batches)):
-        ones = batch.gates("example").detach()  # (size, n_layers, n_heads)
+        ones = batch.gates("example").detach()
         gates_of_heads = units.expand(gates.to(ones)).expand_as(ones)
         gap = batch.embed(gates_of_heads).detach() - _full_output(batch, targets[index])
         squares = (widest(gap) ** 2).sum(dim=-1)

@@ -15,7 +15,8 @@ from timing import medians, options
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.stats.spectra import layer_factors, product_singular_values
+from headscope.stats.factors import layer_factors
+from headscope.stats.spectra import product_singular_values
 
 
 def layers_of(layers, heads, width):

@@ -13,7 +13,6 @@ from tiny_models import VOCABULARY, WORDS, framed_tokenizer, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 
 import headscope
-from headscope.core.errors import UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.kept_roles import measure_kept_roles
@@ -126,11 +125,15 @@ def test_rotated_queries_and_keys_are_decided_by_their_scores(tied, verdict):
                 width = module.Wqkv.weight.shape[1]
                 module.Wqkv.weight.data[width : 2 * width] = module.Wqkv.weight.data[:width]
     loaded = headscope.wrap(network, tiny_tokenizer(38))
-    with pytest.raises(UnsupportedModelError, match="rotates queries and keys"):
-        headscope.rank(loaded, validate=False)
+    ranked = headscope.rank(loaded, control_seeds=2, fresh=False, validate=False)
+    if tied:  # at every distance
+        assert max(head.over_distances.asymmetry_high for head in ranked.heads) < 1e-12
     moved = headscope.symmetric(loaded, LINES[:8], validate=False)
-    insight = decide("asymmetry", Evidence(symmetric=moved))
+    insight = decide("asymmetry", Evidence(symmetric=moved, rank=ranked))
     assert parts(insight)["every head's scores are asymmetric"] == verdict
+    assert WEIGHTS not in parts(insight)
+    assert "W_Q W_K^T, which positions rotate, has one of" in insight.measured
+    assert decide("asymmetry", Evidence(rank=ranked)).verdict == "not measured yet"
 
 
 LABELLED = {(0, 1), (0, 5), (1, 2), (1, 3)}

@@ -311,7 +311,7 @@ VIEW = view(
         "attribute_pairs": AttributeResult.pairs_frame,
         "attribute_curves": AttributeResult.curves_frame,
     },
-    facts=_cards,
+    cards=_cards,
     scales=(
         Scale("removed", "Effect of removing it on one output"),
         Scale("direct", "Direct part of one output"),

@@ -2,16 +2,23 @@
 
 :func:`stacks_for` chooses the stacks; :class:`Batches` are read anew in each pass, and the
 functions below it make those of sentences, of pairs, and of the control with swapped sources.
+
+The corpus is read in *windows* of 2,048 sentences (or pairs); within a window they are
+sorted by length and cut into padded batches. Where several processes share a run, each encodes some
+of the windows. A sentence comes as ``Placed`` (with its half of the corpus, and another sentence as
+its control) and becomes an ``EncodedSentence`` (its tokens, and which of them are which word).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic
+
+import numpy as np
+import torch
 
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.processes import current
@@ -26,22 +33,25 @@ from headscope.session.texts import Raw, process_batches
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
+#: Sentences that are read a second time with another first token, in stacks that look back only
+REPLACED = 24
 
 
 def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[str, ...]:
     """Return the stacks that are measured: by default all that the corpus exercises.
 
-    ``loaded`` is a model, or a view of one of its stacks, which is then the default. ``stack`` is
-    what was asked for: ``encoder``, ``decoder``, ``cross`` or ``all``. ``pairs`` says whether the
-    corpus has sources and targets.
+    ``loaded`` is a model, or a view of one of its stacks (``loaded.only("decoder")``), which is
+    then the default. ``stack`` is what was asked for: ``encoder``, ``decoder``, ``cross`` or
+    ``all``. ``pairs`` says whether the corpus has sources and targets.
     """
     full_model = loaded.with_all_stacks
+    is_view = loaded.view_of is not None
     if not full_model.sites:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     if stack is not None:
         chosen = full_model.only(stack).stacks
-    elif loaded.view_of is None and full_model.encoder_decoder and not pairs:
-        chosen = ("encoder",)
+    elif not is_view and full_model.encoder_decoder and not pairs:
+        chosen = ("encoder",)  # sentences are no targets for the other stacks to read
     else:
         chosen = loaded.stacks
     if full_model.encoder_decoder and not pairs and chosen != ("encoder",):
@@ -63,19 +73,23 @@ class Batches(Generic[Raw, Item]):
 
     n_items: int  # Sentences or pairs of the corpus, in all processes
     read: Callable[[], Iterable[Raw]]  # Starts a new pass.
-    #: Encodes some items; None for one that is too long. The second argument says whether to check
-    #: the tokenizer too, as is done for the first items.
+    #: Encodes the items of a window; None for one that is too long. The second argument, whether to
+    #: check that the tokenizer knows such texts, is True for the first window of a pass.
     encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
     collate: Callable[[Sequence[Item]], Batch]  # Pads items to one batch
     _cached: list[tuple[int, Batch]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
-        """Return how many items this process has: about an equal share of all."""
-        return max(1, round(self.n_items / current().size))
+        """Return how many of the ``n_items`` this process has: about an equal share of all."""
+        n_processes = current().size
+        return max(1, round(self.n_items / n_processes))
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
-        """Yield (items seen so far, batch), leaving out the first ``done`` batches."""
+        """Yield (items seen so far, batch) of one pass, without the first ``done`` batches.
+
+        A run that goes on where an earlier one was interrupted has these batches in its saved sums.
+        """
         if self._cached:
             yield from self._cached[done:]
             return
@@ -85,7 +99,8 @@ class Batches(Generic[Raw, Item]):
         for index, (n_seen, items) in enumerate(encoded_batches):
             if index < done:
                 continue
-            # Items of a window are counted by their tokens, so n_seen need not be whole.
+            # n_seen need not be whole: a batch with a tenth of the tokens of its window counts as a
+            # tenth of the window's items.
             numbered_batch = (min(round(n_seen), self.size), self.collate(items))
             if keep:
                 collated.append(numbered_batch)
@@ -96,7 +111,7 @@ class Batches(Generic[Raw, Item]):
 def sentence_batches(
     loaded: LoadedModel, stack: str, corpus: Corpus, frequencies: Frequencies, limit: int | None
 ) -> Batches[Placed, EncodedSentence]:
-    """Return the first ``limit`` sentences of a corpus as a stack reads them, with their words."""
+    """Return the first ``limit`` sentences (None: all) as a stack reads them, with their words."""
     n_sentences = min(corpus.n_sentences, limit or corpus.n_sentences)
 
     def encode(sentences: Iterable[Placed], check: bool) -> list[EncodedSentence | None]:
@@ -105,23 +120,20 @@ def sentence_batches(
             check_characters(loaded, (sentence for sentence in encoded if sentence is not None))
         return encoded
 
-    def padded(sentences: Sequence[EncodedSentence]) -> Batch:
-        batch = collate(sentences, loaded.pad_id)
-        if stack == "encoder":
-            return batch
-        # No trees for a decoder: the head of a word may come later, where the word cannot look.
-        return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
-
     return Batches(
         n_sentences,
         read=lambda: placed(itertools.islice(iter(corpus), n_sentences)),
         encode=encode,
-        collate=padded,
+        collate=partial(collate, pad_id=loaded.pad_id, causal=stack != "encoder"),
     )
 
 
 def pair_batches(loaded: LoadedModel, corpus: Corpus, n_pairs: int) -> Batches[Any, Any]:
-    """Return the first sources and targets, with a user's labelled pairs if there are some."""
+    """Return the first sources and targets, with a user's labelled pairs if there are some.
+
+    ``n_pairs`` counts sources with their targets; a *labelled* pair is a word of the source and a
+    word of the target that a user says belong together.
+    """
     special = ends_of(loaded)  # the tokens with which targets start and end
     labelled = corpus.labelled
     if labelled is not None:
@@ -147,13 +159,41 @@ def swapped_batches(loaded: LoadedModel, corpus: Corpus, n_pairs: int) -> Batche
         pairs = _first_pairs(corpus, n_pairs)
         return with_swapped_sources(_encoded_pairs(loaded, pairs, special, check=True))
 
-    # Another source is found by its tokens: every process reads all pairs, encoded already.
+    # The other source is one of as many tokens, so pairs are encoded as they are read, before they
+    # are cut into windows, and every process reads all of them.
     return Batches(
         n_pairs,
         read=read,
-        encode=lambda encoded_rows, _: encoded_rows,
+        encode=lambda encoded_rows, _: encoded_rows,  # as they are
         collate=partial(collate_pairs, pad_id=loaded.pad_id),
     )
+
+
+def first_replaced(batches: Batches[Any, Any], seed: int) -> Batches[Any, Any]:
+    """Return the first REPLACED sentences or pairs with another token at position 0.
+
+    The control of first-token sinks: what stays there is on the position, not on the token.
+    """
+    return Batches(
+        min(REPLACED, batches.n_items),
+        read=lambda: itertools.islice(batches.read(), REPLACED),
+        encode=batches.encode,
+        collate=lambda items: _other_first_tokens(batches.collate(items), seed),
+    )
+
+
+def _other_first_tokens(batch: Batch, seed: int) -> Batch:
+    """Put another token of the batch first in every sentence, drawn at random."""
+    ids = batch.input_ids.numpy()
+    candidates = np.unique(ids[batch.content.numpy()])
+    rng = np.random.default_rng([seed, int(ids.sum())])
+    first_tokens = []
+    for token in ids[:, 0]:
+        others = candidates[candidates != token]
+        first_tokens.append(rng.choice(others) if len(others) else token)
+    changed = batch.input_ids.clone()
+    changed[:, 0] = torch.tensor(first_tokens)
+    return replace(batch, input_ids=changed)
 
 
 def _first_pairs(corpus: Corpus, n_pairs: int) -> Iterator[Pair]:

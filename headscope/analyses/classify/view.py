@@ -336,7 +336,7 @@ VIEW = view(
         "prefix_before",
         "patched",
     ),
-    facts=lambda result, places: head_cards(result.only(result.stacks[0])),
+    cards=lambda result, places: head_cards(result.only(result.stacks[0])),
     scales=(
         Scale("positional", "Positional score", of_pattern=True),
         Scale("confidence", "Confidence", of_pattern=True),

@@ -66,15 +66,15 @@ def curves_of(ratios: Array, floor: float) -> DepthCurves:
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         ratio_means = {name: _over_windows(values) for name, values in by_name.items()}
         protected = []
-        for pair in COMPARISONS:
-            shares = (by_name[pair.having] - by_name[pair.lacking]) / by_name["full"]
-            means = _over_windows(shares)
+        for comparison in COMPARISONS:
+            difference = by_name[comparison.having] - by_name[comparison.lacking]
+            means = _over_windows(difference / by_name["full"])
             protected.append(
                 Protection(
-                    part=pair.part,
-                    way=pair.way,
-                    having=pair.having,
-                    lacking=pair.lacking,
+                    part=comparison.part,
+                    way=comparison.way,
+                    having=comparison.having,
+                    lacking=comparison.lacking,
                     mean=means.mean,
                     std=means.std,
                     low=means.low,
@@ -112,7 +112,7 @@ def _over_windows(values: Array, counted: Array | None = None) -> _Means:
     """Average (n_layers + 1, windows) over the windows, or over those that count."""
     if counted is None:
         counted = np.ones(values.shape, dtype=bool)
-    n = counted.sum(axis=-1)
+    n = counted.sum(axis=-1)  # [n_layers + 1]: windows that count
     mean = np.where(counted, values, 0.0).sum(axis=-1) / n
     squares = np.where(counted, values - mean[..., None], 0.0) ** 2
     std = np.where(n > 1, np.sqrt(squares.sum(axis=-1) / (n - 1)), np.nan)
@@ -143,7 +143,7 @@ def _trends(ratios: dict[str, Array], floor: float) -> dict[str, tuple[Array, Ar
     # The factor of each layer minus that of the layer before; the first layer has none before it.
     factors = alone[1:] / alone[:-1]
     step = np.full_like(alone, np.nan)
-    step[2:] = np.diff(factors, axis=0)
+    step[2:] = np.diff(factors, axis=0)  # points 2 and later: f(2) - f(1), ...
     step_counts = np.zeros(alone.shape, dtype=bool)
     step_counts[2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
     return {

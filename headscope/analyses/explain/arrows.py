@@ -1,7 +1,8 @@
 """The sentence's attention as arrows from token to token: SVG, one head at a time.
 
-Here the tokens are laid out, and the patterns of all heads are handed over as JSON; a script of the
-page draws the arrows of the head that is chosen.
+Here the tokens are laid out, queries on the left and keys on the right, and the patterns of all
+heads of the layer are handed over as JSON; a script of the page draws the arrows of the head that
+is chosen. The page's style sheet knows the classes in the markup.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ _LONGEST = 13  # Characters of a token that fit beside the arrows.
 
 
 def arrows(result: ExplainResult, names: list[str]) -> Markup:
-    """Lay out the sentence, whose tokens are written as ``names``, and hand over the patterns."""
+    """Lay out the sentence, and hand over the patterns.
+
+    ``names`` are its tokens as the page writes them. ``result`` is of one head; the script begins
+    with it.
+    """
     height = _TOP + _ROW * len(names)
     model = shlex.quote(visible(str(result.provenance["model"]["id"])))
     data = {  # what the script draws with

@@ -1,12 +1,14 @@
 """One attention layer on one sentence: every step computed on its own, from the layer's weights.
 
 :func:`compute` does it for attention, :func:`compute_after` for what follows in the layer. What the
-model itself computed is a :class:`SentenceRun`; the steps of ``explain`` compare the two. The small
-functions below say what the numbers mean.
+model itself computed is a :class:`SentenceRun`: ``site`` is the attention of the layer, ``inputs``
+what it was called with, ``record`` what it computed, ``allowed`` which keys each query may see. The
+steps of ``explain`` compare the two. The small functions at the end say what the numbers mean.
 
 All heads of a layer at once, without the axis of examples::
 
     products = q k^T            scores = products * scale + bias       (n_heads, query_pos, key_pos)
+                                (with a soft cap: capped(products * scale))
     pattern  = softmax(scores where allowed)
     z        = pattern v                                               (n_heads, query_pos, d_head)
     head_outputs = z W_O, head by head
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headscope.attention import AttentionWeights, default_scale, masked_softmax
+from headscope.attention import AttentionWeights, capped, default_scale, masked_softmax
 from headscope.core.widest import widest
 from headscope.models.anatomy.explain import AfterAttention, SentenceRun
 from headscope.models.certificate.canonical import beside_heads
@@ -50,7 +52,7 @@ class Computed:
     bias: Tensor | None  # (n_heads, query_pos, key_pos): what the family adds to the scores
     scale: float
     products: Tensor  # (n_heads, query_pos, key_pos): q k^T
-    scores: Tensor  # (n_heads, query_pos, key_pos): products with scale and bias
+    scores: Tensor  # (n_heads, query_pos, key_pos): products with scale, soft cap and bias
     pattern: Tensor  # (n_heads, query_pos, key_pos): scores after mask and softmax
     z: Tensor  # (n_heads, query_pos, d_head): weighted sums of values
     convolved: Tensor | None  # (pos, d_model): what ConvBERT sends through W_O besides z
@@ -75,19 +77,21 @@ def compute(run: SentenceRun) -> Computed:
     site = run.site
     weights = site.weights()
 
-    # Queries, keys and values, and the positions in them or beside them.
-    heads = site.canonical(run.inputs, weights)
+    # Queries, keys and values; then with the positions in them (rotated), or the positions as a
+    # bias that is added to the scores.
+    heads = site.canonical(run.inputs, weights)  # x W + b, head by head
     placed = site.as_scored(heads, run.inputs)
-    bias = site.bias(placed, run.inputs)
+    bias = site.bias(placed, run.inputs)  # [1 or examples, n_heads or 1, query_pos, key_pos]
     if bias is not None:
-        bias = bias.expand(len(placed.q), site.n_heads, -1, -1)[0]  # of the only example
+        n_examples = len(placed.q)
+        bias = bias.expand(n_examples, site.n_heads, -1, -1)[0]  # there is one example
     heads = _without_examples(heads)
     placed = _without_examples(placed)
 
     # The pattern.
     products = placed.q @ placed.k.transpose(-1, -2)
     scale = default_scale(site.d_head) if site.scale is None else site.scale
-    scores = products * scale
+    scores = capped(products * scale, site.softcap)
     if bias is not None:
         scores = scores + bias
     pattern = masked_softmax(scores, run.allowed[0])
@@ -96,6 +100,8 @@ def compute(run: SentenceRun) -> Computed:
     z = pattern @ placed.v
     head_outputs = z @ weights.W_O
     out = head_outputs.sum(0) + weights.b_O
+
+    # ConvBERT sends the output of a convolution through W_O beside z. It is taken from the model.
     beside = beside_heads(site, run.record.z)
     convolved = None if beside is None else beside[0]
     if convolved is not None:
@@ -136,11 +142,13 @@ class ComputedAfter:
 def compute_after(after: AfterAttention, attention_out: Tensor) -> ComputedAfter:
     """Follow the layer from the output of attention, (pos, d_model), to its own output.
 
-    ``after`` has the model's modules and numbers of this part of the layer.
+    ``after`` has the modules of this part of the layer: ``up`` and ``down``, the two maps of the
+    feed-forward network; ``norm``, the LayerNorm of the sum with the skip; ``last``, that after the
+    network in a post-LN layer (``norm_first`` is False).
     """
-    W_1 = after.up.weight.detach().t()
-    W_2 = after.down.weight.detach().t()
-    skip = after.layer_in[0]
+    W_1 = after.up.weight.detach().t()  # [d_model, d_ff]
+    W_2 = after.down.weight.detach().t()  # [d_ff, d_model]
+    skip = after.layer_in[0]  # of the only example
     summed = skip + attention_out
     normed = layer_norm(summed, after.norm)
     hidden = after.activation(normed @ W_1 + bias_of(after.up).detach())
@@ -183,9 +191,10 @@ def moved(pattern: Tensor, other: Tensor) -> Tensor:
 def links(pattern: Tensor, words: Tensor) -> Tensor:
     """How clearly a head links each word to one other word, and different words to different ones.
 
-    The largest weight on a word two or more positions away, less what that word gets from all words
-    on average; mean over the words. A head that looks at a neighbour, at a special token or at one
-    word from everywhere scores low, however sharp it is.
+    For each word, the largest weight on another word that is two or more positions away, after
+    subtracting what that other word gets from all words on average; then the mean over words. A
+    head that looks at a neighbour, at a special token or at one word from everywhere scores low,
+    however sharp it is.
 
     Shapes: ``pattern`` (n_heads, pos, pos); ``words`` (pos,) is True where a token is part of a
     word, False for special tokens. Returns (n_heads,).
@@ -194,11 +203,11 @@ def links(pattern: Tensor, words: Tensor) -> Tensor:
         return torch.zeros(len(pattern), dtype=torch.float64)
     position = torch.arange(len(words), device=words.device)
     is_apart = (position[:, None] - position).abs() >= 2  # (query_pos, key_pos)
-    other_words = (is_apart & words)[words]  # (word queries, key_pos)
+    is_other_word = (is_apart & words)[words]  # (word queries, key_pos)
     word_rows = widest(pattern)[:, words]  # (n_heads, word queries, key_pos)
     mean_row = word_rows.mean(1, keepdim=True)  # what each key gets from all words on average
     above_mean = (word_rows - mean_row).clamp(min=0)
-    largest = (above_mean * other_words).amax(-1)  # (n_heads, word queries)
+    largest = (above_mean * is_other_word).amax(-1)  # (n_heads, word queries)
     return largest.mean(-1)
 
 
@@ -209,9 +218,10 @@ def attention_flops(tokens: int, parameters: int, width: int, n_heads: int) -> t
     W_V and W_O; ``width`` is n_heads * d_head.
     """
     projections = 2 * tokens * parameters
-    scores_and_z = 2 * tokens**2 * width + 2 * tokens**2 * width
+    scores = 2 * tokens**2 * width
+    z = 2 * tokens**2 * width
     exponentials = n_heads * tokens**2
-    return projections, scores_and_z, exponentials
+    return projections, scores + z, exponentials
 
 
 def rounded(value: float | Tensor) -> float:

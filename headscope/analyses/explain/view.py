@@ -243,6 +243,6 @@ VIEW = view(
     blocks,
     {"explain": ExplainResult.to_frame, "explain-heads": ExplainResult.heads_frame},
     page="explain",
-    facts=_cards,
+    cards=_cards,
     key_numbers=_key_numbers,
 )

@@ -1,9 +1,10 @@
 """``headscope flow``: how much of what heads read they pass on.
 
-Two things are measured: how well linear maps recover what a head read from its output z
-(:mod:`~headscope.analyses.flow.passes`), and the spectra of W_V and W_V W_O, whose effective rank
-says how many of d_head dimensions a head uses. :func:`run` is the whole command; its helpers follow
-in the order of use.
+Two things are measured. From a head's output z, linear maps recover what the head read: they are
+fitted on one half of the sentences and judged by R^2 on the other
+(:mod:`~headscope.analyses.flow.passes`). And the spectra of W_V and W_V W_O are taken, whose
+effective rank says how many of d_head dimensions a head uses. :func:`run` is the whole command; its
+helpers follow in the order of use.
 """
 
 from __future__ import annotations
@@ -38,15 +39,9 @@ from headscope.session.provenance import provenance
 from headscope.session.texts import corpus_for
 from headscope.session.validate import require_valid
 from headscope.stats.estimate import Estimate
+from headscope.stats.factors import Factors, layer_factors, random_factors
 from headscope.stats.ranks import MatrixRank
-from headscope.stats.spectra import (
-    Factors,
-    RankSettings,
-    average,
-    layer_factors,
-    product_ranks,
-    random_factors,
-)
+from headscope.stats.spectra import RankSettings, average, product_ranks
 from headscope.stats.statistics import crossed_mean
 
 #: Tokens that a ridge map is fitted on, at least, for each number that it reads.
@@ -54,7 +49,14 @@ TOKENS_PER_PREDICTOR = 20
 #: Where random weights clearly explain less than this, the maps overfit.
 COLLAPSED = -0.05
 
-#: R^2 by its name, as in ``TARGETS``: a number for each head, with what each sentence adds to it.
+#: R^2 by name, each a number for every head with how much each sentence pulls at it. The second
+#: column is the same from as many random directions of what the head reads, in place of z::
+#:
+#:     from z   at random          what is recovered
+#:     whole    directions         the mixture of states that the head reads
+#:     token    token_directions   the state of the word that gets the largest weight
+#:     value    gaussian           that state in the space that W_V (a Gaussian matrix) reads
+#:     other    -                  the state of a random word, in the space that W_V reads
 R2 = Mapping[str, Clustered]
 
 
@@ -65,11 +67,12 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     corpus = as_corpus(options.corpus)
     opened = open_model(model, **options.loading)
     need_tokenizer(opened, "flow")
-    if not opened.sites:  # the certificate says why
+    if not opened.sites:  # no attention to choose a stack of: the certificate raises and says why
         require_valid(opened, options.validate)
     corpus = corpus_for(opened, corpus).sources
     # One stack is measured: of an encoder-decoder model its encoder.
     (stack,) = stacks_for(opened, None, pairs=False)
+    # The certificate takes time, so it comes after all that may refuse the model or the corpus.
     validation = require_valid(opened, options.validate)
     loaded = opened.with_all_stacks.only(stack)
 
@@ -82,28 +85,32 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         loaded=loaded,
         corpus=corpus,
         n_sentences=n_sentences,
-        spread=options.limit is None,
+        spread=options.limit is None,  # evenly over the corpus; else the first sentences
         progress=options.tell,
     )
     halves = measure(reader, loaded, seed, "model")
     sentences = _sentences(reader, halves)
     widths = [site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads]
     layer_spectra = [_spectra(layer_factors(site.weights())) for site in loaded.sites]
-    spectra = {"gaussian": _gaussian_controls(loaded, range(seed, seed + options.control_seeds))}
+    control_seeds = range(seed, seed + options.control_seeds)
+    # Controls of these spectra: Gaussian matrices here, a model with random weights below
+    control_spectra = {"gaussian": _gaussian_controls(loaded, control_seeds)}
     origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
 
     # Random weights
     random_halves = None
     if options.control:
-        twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
+        # A model that was opened here is freed for its twin; one that the caller holds stays.
+        opened_here = isinstance(model, str | Path)
+        twin = random_twin(loaded, seed, instead=opened_here)
         random_halves = measure(reader, twin, seed, "control")
         twin_factors = (layer_factors(site.weights()) for site in twin.sites if site.n_heads)
-        spectra["fresh"] = _controls(map(_spectra, twin_factors))
+        control_spectra["fresh"] = _controls(map(_spectra, twin_factors))
 
     # The result, without what the text is too short for
     missing = not_measured(
         tokens=halves.tokens,
-        sentences=2 * sentences.chosen_on,
+        sentences=2 * halves.fitted_on,  # of both halves
         width=max(widths, default=0),
         random=None if random_halves is None else random_halves.r2,
     )
@@ -117,7 +124,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         validation=validation,
         sentences=sentences,
         heads=_heads(loaded.sites, layer_spectra, r2),
-        spectra=spectra,
+        spectra=control_spectra,
         recovery=_mean_recovery(r2),
         over_directions=_gap(r2["whole"], r2["directions"]),
         control=None if random_halves is None else _control(r2, random_halves.r2, seed),
@@ -131,7 +138,7 @@ def _sentences(reader: Reader, halves: TwoHalves) -> FlowSentences:
     """Say what the model read, and what was left out."""
     return FlowSentences(
         name=reader.corpus.name,
-        chosen_on=halves.fitted_on,
+        chosen_on=halves.fitted_on,  # the result calls the halves by these names
         measured_on=halves.judged_on,
         repeated=reader.repeated,
         skipped=reader.skipped,
@@ -243,15 +250,18 @@ def _mean_recovery(r2: R2) -> Recovery:
 
 
 def _gap(r2: Clustered, control: Clustered) -> Estimate:
-    """Return how much more z recovers than random directions or weights do, mean over heads.
+    """Return how much more z recovers than the control does, mean over the control's heads.
 
-    Every head has its own random directions, so the differences between heads widen the interval.
+    The control has a number for each head, from random directions or random weights; ``r2`` has one
+    for each head too, or a single one for all, such as the mean of the model's heads. Every head
+    has its own random directions, so the differences between heads widen the interval.
     """
     gap = r2 - control
     known = np.isfinite(gap.value)
     if known.sum() < 2:
         return Estimate(gap.mean().estimate().value)
-    # (sentences, heads): values of single sentences, whose mean is the gap of each head
+    # A sentence's influence is how much it pulls at the gap of each head. So these are values of
+    # single sentences, whose mean is the gap of each head: [sentences, heads]
     by_sentence = gap.value + gap.influence
     return crossed_mean(by_sentence[:, known]).estimate()
 

@@ -1,4 +1,11 @@
-"""What is shown of ``flow``: how much heads pass on of what they read."""
+"""What is shown of ``flow``: how much heads pass on of what they read.
+
+A :class:`Recovery` has held-out R^2 by name, such as ``whole``: the share of the variance of what a
+head reads that linear maps recover from its output z. :data:`R2_SHOWN` says what each name is.
+Controls of the effective rank of W_V are Gaussian matrices (``result.spectra["gaussian"]``) and the
+same model with random weights (``"fresh"``); R^2 of random weights are in ``result.control``.
+Blocks (``b``) are plain values that the terminal, the page and the figure files draw.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +27,13 @@ from headscope.stats.estimate import Estimate
 class _Shown(NamedTuple):
     """How an R^2 is shown."""
 
-    recovered: str  # What it says is recovered
+    recovered: str  # What is recovered, in the legend of the figure
     colour: str
-    column: str = ""  # In the table of layers; empty if it has none
+    column: str = ""  # Its column in the table of layers; empty if it has none
 
 
 #: The R^2 of a head, by their names in the result.
-TARGETS = {
+R2_SHOWN = {
     "whole": _Shown("all that is read", b.BLACK, "all read"),
     "directions": _Shown("all that is read, from random directions", b.GREY, "random"),
     "token": _Shown("the attended word's state", b.SKY),
@@ -36,7 +43,7 @@ TARGETS = {
     "other": _Shown("a random word where W_V reads", b.ORANGE, "any word"),
 }
 #: The columns of the table of layers, by name of the R^2.
-_COLUMNS = {name: shown.column for name, shown in TARGETS.items() if shown.column}
+_COLUMNS = {name: shown.column for name, shown in R2_SHOWN.items() if shown.column}
 _LEGEND = (
     "Mean of heads. W_V width: effective rank over d_head. all read, random: the share of the "
     "variance of everything a head reads that a linear readout recovers from z, and from random "
@@ -78,9 +85,9 @@ def _r2(recovery: Recovery, name: str) -> float | None:
 
 
 def _control_width(result: FlowResult, control: str, matrix: str = "w_v") -> float | None:
-    """Return the effective rank over d_head of a control, mean over its shapes.
+    """Return the effective rank over d_head of a control, mean over the shapes of values.
 
-    ``control`` is ``gaussian`` or ``fresh``, ``matrix`` is ``w_v`` or ``ov``.
+    ``control`` is ``gaussian`` or ``fresh``, ``matrix`` is ``w_v`` or ``ov`` (W_V W_O).
     """
     widths: list[float | None] = []
     for shape in result.spectra.get(control, ()):
@@ -93,7 +100,7 @@ def _control_width(result: FlowResult, control: str, matrix: str = "w_v") -> flo
 
 
 def _sentences(result: FlowResult) -> str:
-    """Say what was read, and that nothing is measured where it was chosen."""
+    """Say on how many sentences maps were fitted, and on how many others they were measured."""
     read = result.sentences
     left_out = []
     if read.repeated:
@@ -150,7 +157,8 @@ def _recovered(result: FlowResult) -> str:
             f"{percent(mean.other)}."
         )
     texts += [
-        f"R^2 of {TARGETS[name].recovered} is not measured: {why}." for name, why in missing.items()
+        f"R^2 of {R2_SHOWN[name].recovered} is not measured: {why}."
+        for name, why in missing.items()
     ]
     return " ".join(texts)
 
@@ -166,7 +174,10 @@ def _random_weights(result: FlowResult, name: str) -> str:
 
 
 def _layers(result: FlowResult) -> b.Table:
-    """Make a table with a row per layer, then random weights and the other controls."""
+    """Make a table: a row for each layer (means of its heads), for random weights, and for chance.
+
+    The row of chance has the width of Gaussian matrices; R^2 at chance have columns of their own.
+    """
     by_layer: dict[str, list[HeadFlow]] = {}
     for head in result.heads:
         by_layer.setdefault(head.layer_name, []).append(head)
@@ -184,28 +195,32 @@ def _layers(result: FlowResult) -> b.Table:
 
 
 def _figure(result: FlowResult) -> b.Chart:
-    """Draw what z holds by layer: a dot for each head, lines of means, dashed ones of a control."""
+    """Draw the R^2 by layer: a dot for each head, a line of means, a dashed one of the control."""
     by_layer = [list(heads) for _, heads in groupby(result.heads, lambda head: head.layer)]
     layers = [heads[0].layer for heads in by_layer]
-    middle = (len(TARGETS) - 1) / 2  # of the dots that stand side by side
+    middle = (len(R2_SHOWN) - 1) / 2
     lines = []
-    for i, (name, shown) in enumerate(TARGETS.items()):
+    for i, (name, shown) in enumerate(R2_SHOWN.items()):
+        # The dots of the several R^2 stand side by side around the layer's number.
         x = [head.layer + 0.1 * (i - middle) for head in result.heads]
         values = [_r2(head.recovery, name) for head in result.heads]
-        lines.append(b.Series("", x, values, "points", shown.colour, marker="."))
         means = [mean_of(_r2(head.recovery, name) for head in heads) for heads in by_layer]
-        lines.append(b.Series(shown.recovered, layers, means, colour=shown.colour, marker=""))
+        lines += [
+            b.Series("", x, values, kind="points", colour=shown.colour, marker="."),
+            b.Series(shown.recovered, layers, means, colour=shown.colour, marker=""),
+        ]
         if result.control is not None:
             level = [_r2(result.control.recovery, name)] * len(layers)
             control = b.Series("", layers, level, colour=shown.colour, marker="", dash="--")
             lines.append(control)
     return b.Chart(
-        f"What a linear readout recovers, {model_name(result)} (dashed: random weights)",
-        "layer",
-        "share of variance recovered (held-out R^2)",
-        lines,
-        "The share of variance that linear readouts recover by layer; the numbers are in flow.csv.",
-        "flow",
+        title=f"What a linear readout recovers, {model_name(result)} (dashed: random weights)",
+        x="layer",
+        y="share of variance recovered (held-out R^2)",
+        series=lines,
+        alt="The share of variance that linear readouts recover by layer; the numbers are in "
+        "flow.csv.",
+        file="flow",
     )
 
 
@@ -251,16 +266,16 @@ def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     """Yield what z holds of what was read and of the attended word."""
     mean = result.recovery
     yield KeyNumber(
-        "share of what a head reads that z recovers, mean of heads",
-        percent(mean.whole),
-        f"random directions {percent(mean.directions)}{_random_weights(result, 'whole')}",
-        mean.whole,
+        what="share of what a head reads that z recovers, mean of heads",
+        text=percent(mean.whole),
+        control=f"random directions {percent(mean.directions)}{_random_weights(result, 'whole')}",
+        number=mean.whole,
     )
     yield KeyNumber(
-        "share of the attended word's state that z recovers, mean of heads",
-        percent(mean.value),
-        f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}",
-        mean.value,
+        what="share of the attended word's state that z recovers, mean of heads",
+        text=percent(mean.value),
+        control=f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}",
+        number=mean.value,
     )
 
 
@@ -268,7 +283,7 @@ VIEW = view(
     "Information flow",
     blocks,
     {"flow": FlowResult.to_frame},
-    facts=_cards,
+    cards=_cards,
     scales=(
         Scale("passed_on", "Variance of what is read, recovered from z", of_pattern=True),
         Scale("top_word", "Variance of the attended word, recovered from z", of_pattern=True),

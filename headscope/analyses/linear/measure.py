@@ -6,10 +6,14 @@ in its place, over all tokens of some sentences::
     error         ||y - z|| / ||z - mean z||
     scaled error  ||c y - z|| / ||z - mean z||        c = y . z / ||y||^2, the best scale
 
-so 1 is no better than one constant output. :class:`LinearSums` keeps the products of each sentence,
-not the outputs: :func:`form_errors` then makes the errors of any choice of sentences. What a head
-attends with arrives as :class:`~headscope.models.run.formulas.HeadInputs`: q, k, v, mask and scale
-of some heads of one attention module (a site), for one batch.
+so 1 is no better than one constant output. FORMS_AND_EVEN are the names of the forms, and of even
+attention, a control. Keys are alike where their cosines are large; whether a value can be *read
+back* by its key from a sum over all keys is tried by READOUTS.
+
+:class:`LinearSums` keeps the products of each sentence, not the outputs: :func:`form_errors` then
+makes the errors of any choice of sentences. What a head attends with arrives as
+:class:`~headscope.models.run.formulas.HeadInputs`: q, k, v, mask and scale of some heads of one
+attention module (a site), for one batch.
 """
 
 from __future__ import annotations
@@ -71,8 +75,8 @@ class LinearSums:
 
         shape = (n_sentences, total_heads)
         n_forms = len(FORMS_AND_EVEN)
-        #: Real tokens of each sentence, (sentences,).
         tokens_by_batch = [numpy(mask.sum(-1)) for mask in self.masks]
+        #: Real tokens of each sentence, (sentences,).
         self.tokens: Array = np.concatenate(tokens_by_batch).astype(float)
         #: ||z||^2, and the sum of z over tokens.
         self.z_square: Array = np.zeros(shape)
@@ -163,7 +167,7 @@ class LinearSums:
             "tokens": self.tokens,
         }
         totals = {name: np.asarray(values.sum(0)) for name, values in sums.items()}
-        without_each = {name: totals[name] - sums[name] for name in sums}
+        without_each = {name: totals[name] - sums[name] for name in sums}  # (sentences, ...)
         errors = form_errors(**totals)
         errors_without_each = form_errors(**without_each)
         return {fit: (errors[fit], errors_without_each[fit]) for fit in FITS}
@@ -175,7 +179,15 @@ def pattern_entropy(inputs: HeadInputs, real: Tensor) -> Tensor:
     A query that sees 4 keys can have log 4 at most. Mean over the real queries that see more than
     one key; returns (batch, heads).
     """
-    pattern = widest(attention_pattern(inputs.q, inputs.k, scale=inputs.scale, mask=inputs.mask))
+    pattern = widest(
+        attention_pattern(
+            inputs.q,
+            inputs.k,
+            scale=inputs.scale,
+            softcap=inputs.softcap,
+            mask=inputs.mask,
+        )
+    )
     entropy = torch.special.entr(pattern).sum(-1)  # [batch, heads, queries]
     seen = torch.ones_like(pattern)
     if inputs.mask is not None:

@@ -274,7 +274,7 @@ VIEW = view(
         "linear_correlations": LinearResult.correlations_frame,
         "linear_memory": LinearResult.memory_frame,
     },
-    facts=_cards,
+    cards=_cards,
     scales=(
         Scale("coherence", "Coherence of its keys"),
         Scale("linear", "Error without the softmax, best scale"),

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from headscope.core.accumulator import numpy
 from headscope.core.rounding import tied
-from headscope.stats.spectra import Factors
+from headscope.stats.factors import Factors
 
 #: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
 #: down by less than a hundredth of itself.

@@ -32,7 +32,7 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import SiteObserver
 from headscope.stats.estimate import Estimate
-from headscope.stats.spectra import Factors
+from headscope.stats.factors import Factors
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
 COPYING_DRAWS = 400  # Random heads, for each width d_head, that copying scores are compared with

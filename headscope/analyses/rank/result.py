@@ -6,7 +6,7 @@ and its name, or only where this setting is the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.core.heads import Head, layer_name
@@ -16,7 +16,13 @@ from headscope.show.shown import Shown
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import columns
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, statistics
+from headscope.stats.ranks import (
+    ControlStatistics,
+    DistanceRange,
+    LayerControl,
+    MatrixRank,
+    statistics,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -50,6 +56,9 @@ class Matrices:
     #: ||B - B^T||_F / ||B||_F of B = W_Q W_K^T; None for cross-attention, where B joins two
     #: different spaces.
     asymmetry: Annotated[float | None, Compare()]
+    #: Of W_Q R(D) W_K^T, where positions rotate queries and keys; the fields above are at distance
+    #: 0, where R is 1. None where they do not.
+    over_distances: Annotated[DistanceRange | None, Compare("over distances ")] = None
 
     @property
     def symmetry(self) -> float | None:
@@ -94,6 +103,10 @@ class LayerRank(Matrices, Layer):
     overlap: Overlap  # Between the heads' subspaces
     #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
     folded: bool | None = None
+    #: Sets of keys and values that its heads share; None where each head has its own.
+    shared_keys: int | None = None
+    #: Whether norms of queries and keys have gains, which are folded into W_Q and W_K.
+    qk_gains: bool = False
 
     @property
     def name(self) -> str:
@@ -180,11 +193,17 @@ class RankResult(Shown):
     validation: ValidationSummary  # Whether our attention equals the model's.
     provenance: dict[str, Any]  # Model, versions, command, seed and text.
     not_covered: tuple[str, ...] = ()  # Terms of this model's scores that W_Q W_K^T leaves out.
+    turns_values: bool = False  # Whether positions rotate values too: W_V W_O is of position 0.
     #: What the asymmetry of patterns was measured on.
     text: dict[str, Any] | None = None
     shared: Annotated[SharedProjections | None, Compare()] = None  # None unless it was asked for.
     copying: Annotated[Copying | None, Setting()] = None  # None unless it was asked for.
     schema: int = SCHEMA
+
+    @property
+    def rotates(self) -> bool:
+        """Whether positions rotate queries and keys, in one layer at least."""
+        return any(layer.over_distances is not None for layer in self.layers)
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head and matrix, and per layer and matrix (``head`` empty), with controls.
@@ -214,6 +233,8 @@ class RankResult(Shown):
         row |= statistics(getattr(ranks, matrix))
         row["asymmetry"] = ranks.asymmetry if matrix == "qk" else None
         row["symmetry"] = ranks.symmetry if matrix == "qk" else None
+        if self.rotates:
+            row |= _distance_columns(ranks.over_distances if matrix == "qk" else None)
         if self.copying is not None:
             score = ranks.copying if isinstance(ranks, HeadRank) else None  # layers have none
             row["copying"] = score if matrix == "ov" else None
@@ -222,6 +243,9 @@ class RankResult(Shown):
             if control is not None:
                 for name, value in statistics(control).items():
                     row[f"{kind}_{name}"] = value
+            if self.rotates:
+                random_range = self.control_range(ranks, kind) if matrix == "qk" else None
+                row |= _distance_columns(random_range, f"{kind}_")
         return row
 
     def shared_frame(self) -> pandas.DataFrame:
@@ -239,12 +263,33 @@ class RankResult(Shown):
 
         ``kind`` is ``gaussian`` or ``fresh``; the random layers have as many heads as this one.
         """
-        control = self.controls[kind]
-        if control is None:
-            return None
-        n_heads_of = {(layer.stack, layer.layer): len(layer.heads) for layer in self.layers}
-        geometry = control.of(n_heads_of[ranks.stack, ranks.layer])
+        geometry = self._geometry(ranks, kind)
         if geometry is None:
             return None
         by_matrix = geometry.heads if isinstance(ranks, HeadRank) else geometry.layers
         return by_matrix[matrix]
+
+    def control_range(self, ranks: HeadRank | LayerRank, kind: str) -> DistanceRange | None:
+        """Return the control of the range over distances of a head, or of a layer."""
+        geometry = self._geometry(ranks, kind)
+        if geometry is None:
+            return None
+        if isinstance(ranks, HeadRank):
+            return geometry.heads_over_distances
+        return geometry.layers_over_distances
+
+    def _geometry(self, ranks: HeadRank | LayerRank, kind: str) -> LayerControl | None:
+        """Return the random layers that have as many heads as the layer of ``ranks``."""
+        control = self.controls[kind]
+        if control is None:
+            return None
+        n_heads_of = {(layer.stack, layer.layer): len(layer.heads) for layer in self.layers}
+        return control.of(n_heads_of[ranks.stack, ranks.layer])
+
+
+def _distance_columns(ends: DistanceRange | None, prefix: str = "") -> dict[str, float | None]:
+    """Return both ends of each number over distances as cells of a row, by their columns."""
+    names = [field.name for field in fields(DistanceRange)]
+    return {
+        f"{prefix}distances_{name}": None if ends is None else getattr(ends, name) for name in names
+    }

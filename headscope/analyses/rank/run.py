@@ -34,9 +34,10 @@ from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.positions import relative_terms, rotary, unread_positions
+from headscope.models.layouts.positions import relative_terms, unread_positions
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.rotations import rotations
 from headscope.models.run.routing import Router, routed
 from headscope.models.run.watched import gain_and_shift, preceding_norms
 from headscope.models.surgery.copies import random_twin
@@ -44,16 +45,15 @@ from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import line_batches, text_description
 from headscope.session.validate import require_valid, validating
+from headscope.stats.factors import Factors, fold_gain, layer_factors, random_factors
+from headscope.stats.planes import Planes
+from headscope.stats.ranks import DistanceRange
 from headscope.stats.spectra import (
-    Factors,
     LayerSpectra,
     RankSettings,
     ReadLayers,
-    fold_gain,
     layer_control,
-    layer_factors,
     layer_reader,
-    random_factors,
 )
 from headscope.stats.statistics import finite
 
@@ -72,12 +72,13 @@ def run(model: Model, options: RankOptions) -> RankResult:
     if not loaded.sites:
         require_valid(loaded, options.validate)  # the certificate says why
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
-    widths = check_widths(loaded, options.share_projections)
+    planes = rotations(loaded)
+    widths = check_widths(loaded, options.share_projections, turns=bool(planes))
 
     # Measure the weights and the controls. Spectra need no run of the model, so a thread compares
     # our attention with the model's meanwhile; a fresh model takes memory, and comes after.
     norms = preceding_norms(loaded) if options.fold_layernorm else {}
-    factors_of = functools.partial(_factors, biases=options.biases, norms=norms)
+    factors_of = functools.partial(_factors, biases=options.biases, norms=norms, planes=planes)
     shapes = _layers_by_size(loaded, factors_of)
     with layer_reader(_rank_settings(loaded, options)) as read:
         with validating(loaded, options.validate) as certificate:
@@ -119,6 +120,7 @@ def run(model: Model, options: RankOptions) -> RankResult:
         validation=validation,
         provenance=provenance(loaded, command=options.command, seed=seed, data=lines),
         not_covered=not_covered,
+        turns_values=any(layer_planes.values for layer_planes in planes.values()),
         text=text,
         copying=copying,
         shared=shared,
@@ -154,17 +156,11 @@ def _open(model: Model, options: RankOptions, *, needs_text: bool) -> LoadedMode
 
 
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
-    """Name what W_Q W_K^T leaves out of the scores; refuse where it is not the score at all.
+    """Name what W_Q W_K^T leaves out of the scores; refuse where the model lacks what it names.
 
     It leaves out one term at most, such as "a relative position bias".
     """
     config = loaded.model.config
-    if rotary(loaded.model):
-        raise UnsupportedModelError(
-            f"{loaded.name} ({loaded.family}) rotates queries and keys by their positions, so "
-            "x W_Q W_K^T x^T is not its score and its rank says nothing about the attention; "
-            "choose a model with absolute positions."
-        )
     term = relative_terms(config)
     if term is None:
         return ()
@@ -188,17 +184,27 @@ def _rank_settings(loaded: LoadedModel, options: RankOptions) -> RankSettings:
 
 
 def _factors(
-    site: AttentionSite, *, biases: bool, norms: Mapping[int, torch.nn.LayerNorm]
+    site: AttentionSite,
+    *,
+    biases: bool,
+    norms: Mapping[int, torch.nn.LayerNorm],
+    planes: Mapping[int, Planes],
 ) -> Factors:
-    """Return a layer's factors, with the gain of the LayerNorm before it folded in.
+    """Return a layer's factors, with the gains of norms of its q and k folded in.
 
-    ``norms`` has the LayerNorm of each ``row`` to fold: it is empty where none was asked for.
+    ``norms`` has the LayerNorm before each ``row`` whose gain is folded in too: it is empty where
+    that was not asked for. ``planes`` has those in which each row turns its q and k.
     """
     weights = site.weights()
     norm = norms.get(site.row)
     if norm is not None:
         weights = fold_gain(weights, *gain_and_shift(norm))
-    return layer_factors(weights, biases=biases)
+    return layer_factors(
+        site.folded(weights),
+        biases=biases,
+        key_of_head=site.key_of_head,
+        planes=planes.get(site.row),
+    )
 
 
 def _layers_by_size(
@@ -207,10 +213,15 @@ def _layers_by_size(
     """Return one layer for each number of heads that layers have, the largest first.
 
     Each control is drawn in the shapes of each of these layers. A pruned model with layers of 12,
-    8, 12 and 4 heads has three of them: one with 12, one with 8 and one with 4.
+    8, 12 and 4 heads has three of them: one with 12, one with 8 and one with 4. Of layers with as
+    many heads, it is one that turns q and k, if any does.
     """
-    by_size = {site.n_heads: site for site in loaded.sites if site.n_heads}
-    return [factors_of(by_size[n_heads]) for n_heads in sorted(by_size, reverse=True)]
+    by_size: dict[int, Factors] = {}
+    for site in loaded.sites:
+        known = by_size.get(site.n_heads)
+        if site.n_heads and (known is None or known.planes is None):
+            by_size[site.n_heads] = factors_of(site)
+    return [by_size[n_heads] for n_heads in sorted(by_size, reverse=True)]
 
 
 def _measure_weights(
@@ -261,8 +272,10 @@ def _measure_fresh(
     except HeadscopeError:
         return None
 
-    def first_heads(site: AttentionSite, n_heads: int) -> Factors:
-        return layer_factors(site.weights(), biases=options.biases).first(n_heads)
+    def first_heads(site: AttentionSite, like: Factors) -> Factors:
+        planes = {} if like.planes is None else {site.row: like.planes}
+        factors = _factors(site, biases=options.biases, norms={}, planes=planes)
+        return factors.first(like.n_heads)
 
     distinct = {site.projections: site for site in twin.sites}
     controls = []
@@ -271,7 +284,7 @@ def _measure_fresh(
         same_width = [site for site in distinct.values() if site.d_head == d_head]
         drawn = [site for site in same_width if site.n_heads >= n_heads][:FRESH_LAYERS]
         if drawn:
-            draws = read(functools.partial(first_heads, site, n_heads) for site in drawn)
+            draws = read(functools.partial(first_heads, site, shape) for site in drawn)
             controls.append(layer_control(list(draws)))
     if not controls:
         return None
@@ -302,8 +315,14 @@ def _head_ranks(
             **ranks,
             asymmetry=None if cross else finite(spectra.asymmetry[index]),
             pattern_asymmetry=patterns.mean(site.row, index) if patterns else None,
+            over_distances=_of_head(spectra.heads_over_distances, index),
             copying=copying[index] if copying else None,
         )
+
+
+def _of_head(ranges: Sequence[DistanceRange], index: int) -> DistanceRange | None:
+    """Return the range over distances of one head; None where its layer turns nothing."""
+    return ranges[index] if ranges else None
 
 
 def _layer_rank(site: AttentionSite, spectra: LayerSpectra, folded: bool | None) -> LayerRank:
@@ -313,6 +332,8 @@ def _layer_rank(site: AttentionSite, spectra: LayerSpectra, folded: bool | None)
     for name, overlap in spectra.overlap.items():
         overlaps[name] = tuple(tuple(row) for row in overlap.tolist())
     cross = site.stack == "cross"
+    keys = site.key_of_head
+    weights = site.weights()
     return LayerRank(
         site.layer,
         site.head_ids,
@@ -321,6 +342,9 @@ def _layer_rank(site: AttentionSite, spectra: LayerSpectra, folded: bool | None)
         asymmetry=None if cross else finite(spectra.layer_asymmetry[0]),
         overlap=Overlap(**overlaps),
         folded=folded,
+        over_distances=_of_head(spectra.layer_over_distances, 0),
+        shared_keys=None if keys is None else len(set(keys)),
+        qk_gains=site.folded(weights) is not weights,
     )
 
 

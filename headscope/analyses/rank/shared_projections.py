@@ -21,11 +21,19 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.session.pooled_states import PooledStates, bootstrapped_mean
 from headscope.session.texts import line_batches, text_description
 from headscope.stats.estimate import Estimate
-from headscope.stats.spectra import Factors, layer_factors, random_factors
+from headscope.stats.factors import Factors, layer_factors, random_factors
 
 
-def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
-    """Return the widths in ascending order, or say which one makes no sense."""
+def check_widths(loaded: LoadedModel, widths: Sequence[int], *, turns: bool) -> tuple[int, ...]:
+    """Return the widths in ascending order, or say why one makes no sense.
+
+    ``turns``: whether the model turns q and k by their positions.
+    """
+    if widths and turns:
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) rotates queries and keys by their positions, which "
+            "shared projections have no place for; leave share_projections out."
+        )
     most = min(site.n_heads * site.d_head for site in loaded.sites if site.n_heads)
     for width in widths:
         if not 1 <= width <= most:

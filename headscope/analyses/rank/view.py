@@ -10,6 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from headscope.analyses.rank.curves import cumulative_curves, shared_blocks, summed
+from headscope.analyses.rank.distances import (
+    FARTHEST,
+    at_zero,
+    distances_sentence,
+    distances_tables,
+    range_text,
+)
 from headscope.analyses.rank.result import (
     HeadRank,
     LayerRank,
@@ -45,6 +52,7 @@ _LONG = {"gaussian": "Gaussian", "fresh": "freshly initialised"}
 def blocks(result: RankResult) -> Iterator[b.Block]:
     """Show the answer, means of heads, every layer, maps of heads, overlaps, and what was asked."""
     yield b.Text(rank_sentence(result), "lead")
+    yield b.Text(distances_sentence(result))
     for note in rank_notes(result):
         yield b.Text(note, "warning")
     settings = result.settings
@@ -63,6 +71,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     yield means_of_heads(result)
     yield layers_table(result, "qk")
     yield layers_table(result, "ov")
+    yield from distances_tables(result)
     gaussian_head = gaussian.geometries[0].heads["qk"]  # of a layer with the most heads
     yield b.HeadMap(
         f"Effective rank of W_Q W_K^T, {model_name(result)}; a Gaussian head has "
@@ -104,10 +113,24 @@ def rank_sentence(result: RankResult) -> str:
     if random_layers and below_each_control:
         answer = "The heads of a layer share dimensions: "
     return (
-        f"{answer}{layer_mean:.1f} of {layer_width} dimensions carry 90% of a layer's W_Q W_K^T "
-        f"(sum of {summed(result)}){_random_need(random_layers)}. One head needs "
+        f"{answer}{layer_mean:.1f} of {layer_width} dimensions carry 90% of a layer's W_Q W_K^T"
+        f"{at_zero(result)} (sum of {summed(result)}){_random_need(random_layers)}. One head needs "
         f"{head_mean:.1f} of {head_width} dimensions{_random_need(random_heads)}. Only the "
         "distance from random weights is evidence."
+        f"{_shared_keys(result)}"
+    )
+
+
+def _shared_keys(result: RankResult) -> str:
+    """Say how many keys the heads of a layer share, which bounds the rank of a layer."""
+    shares = [layer for layer in result.layers if layer.shared_keys is not None]
+    if not shares:
+        return ""
+    layer = max(shares, key=lambda layer: len(layer.heads))
+    keys = "one set" if layer.shared_keys == 1 else f"{layer.shared_keys} sets"
+    return (
+        f" The {len(layer.heads)} heads of a layer read {keys} of keys, so a layer has no more "
+        f"than {len(layer.qk.singular_values)} dimensions; the random ones share keys, too."
     )
 
 
@@ -135,9 +158,16 @@ def rank_notes(result: RankResult) -> Iterator[str]:
             f"Numerical ranks count sigma above {max(rtols):.2g} sigma_max, max(shape) * eps of "
             f"{result.settings['stored_dtype']}: too coarse to tell much; --rtol sets another."
         )
+    if result.turns_values:
+        yield "Positions rotate this model's values too: W_V W_O is that of the first position."
     unfolded = [layer.name for layer in result.layers if not layer.folded]
     if result.settings["fold_layernorm"] and unfolded:
         yield f"No LayerNorm hands its output to {', '.join(unfolded)}: nothing folded there."
+    if any(layer.qk_gains for layer in result.layers):
+        yield (
+            "The gains of this model's norms of queries and keys are folded into W_Q and W_K; that "
+            "these norms also divide each query and key by its size changes no rank."
+        )
     if result.controls.get("fresh") is None:
         yield "No control by fresh initialisation (not asked for, or not possible here)."
 
@@ -180,6 +210,12 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
         f"{text['tokens']:,} tokens): 0 where any two tokens attend to each other equally; means "
         "of heads",
     )
+    if any(layer.stack == "decoder" for layer in result.layers):
+        yield b.Text(
+            "A causal mask lets no token attend to a later one, which makes every pattern of a "
+            "decoder asymmetric: these say nothing of its weights.",
+            "warning",
+        )
 
 
 def _copying(result: RankResult) -> Iterator[b.Block]:
@@ -221,6 +257,8 @@ def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
     """Yield a card for each head: its ranks, the controls' means, and its asymmetry."""
     for head in result.heads:
         facts = [("Asymmetry", _asymmetry_text(head))]
+        if head.over_distances is not None:
+            facts.append((f"Distances 1 to {FARTHEST}", range_text(head.over_distances)))
         if head.copying is not None and result.copying is not None:
             random = f"{result.copying.random_low:.2f} to {result.copying.random_high:.2f}"
             facts.append(("Copying score", f"{head.copying:.2f} (random heads {random})"))
@@ -282,7 +320,7 @@ VIEW = view(
     blocks,
     {"rank": RankResult.to_frame, "shared_projections": RankResult.shared_frame},
     stale=names_of("shared_projections", "copying"),
-    facts=_cards,
+    cards=_cards,
     scales=(Scale("dims90", "dims90 of W_Q W_K^T"), Scale("asymmetry", "Asymmetry of W_Q W_K^T")),
     key_numbers=_key_numbers,
 )

@@ -1,8 +1,10 @@
 """What is shown of cheap stand-ins for attention: what they cost, and how near they stay.
 
-A stand-in, or *form*, computes only some of the n^2 scores (its cost) and gives every head another
-output z'. A point is one form at one size. Blocks (``b``) are plain values that the terminal, the
-page and the figure files draw.
+A stand-in, or *form*, computes only some of the n^2 scores of a sequence (its *cost* is the share
+of them) and gives every head another output z'. Of each form at each size (a :class:`CheapPoint`):
+its *error*, how far z' is from z; its *mass*, the share of attention on the keys that it keeps; its
+*fidelity*, the cosine of the model's pooled state with that of the unchanged model when all heads
+are replaced. Blocks (``b``) are plain values that the terminal, the page and the figure files draw.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, model_name
 from headscope.stats.estimate import Estimate
 
-#: By form: its name in tables and figures, and the colour and marker of its line.
+#: By form: its name in tables and figures, and the colour and marker of its line. Uniform attention
+#: has one size only, so it has no line over costs but a horizontal one (:func:`_cost_chart`).
 _FORMS = {
     "truncated": ("truncated P", b.BLACK, "o"),
     "bound": ("bound: best rank-k z", b.VERMILION, "*"),
@@ -116,16 +119,17 @@ def _cost_chart(
     loss_of: Callable[[CheapPoint], Estimate],
     levels: Mapping[str, float],
 ) -> b.Chart:
-    """Draw what each form loses by its cost: a line a form, for uniform attention a line across.
+    """Draw what each form loses by its cost: a line for each form.
 
-    ``levels`` are further lines across. A logarithmic axis cannot show 0: points and lines without
-    a loss are left out, and the name of a form says so.
+    Uniform attention, whose cost is 0, and what ``levels`` names are horizontal lines. A
+    logarithmic axis cannot show 0: points and lines without a loss are left out, and the name of a
+    form says so.
     """
     series = []
     for form, (name, colour, marker) in _FORMS.items():
         is_control = form in efficient.controls
         points = [point for point in efficient.points if point.form == form]
-        if form == "uniform":  # drawn as a line across, below
+        if form == "uniform":  # a series without points or name, which draws nothing
             points = []
         shown = [point for point in points if value_of(loss_of(point)) > 0]
         label = ""
@@ -151,6 +155,6 @@ def _cost_chart(
         y=y_title,
         series=series,
         levels={name: level for name, level in all_levels.items() if level > 0},
-        x_scale="log",
-        y_scale="log10",
+        x_scale="log",  # powers of 2, as sizes are
+        y_scale="log10",  # powers of 10
     )

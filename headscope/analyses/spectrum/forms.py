@@ -28,7 +28,9 @@ approximation of rank k of P, not of P v: it is no bound. Both need P or z thems
 
 :meth:`CheapForms.attend` puts a form in place of attention; :meth:`CheapForms.errors` compares all
 forms with full attention, head by head. Layers are numbered by their ``row``, their place among all
-measured layers.
+measured layers. A mask is a boolean tensor, True where a query may see a key; or a floating-point
+one that is added to the scores, with very negative numbers where it may not, and a bias elsewhere.
+A *sparse* form keeps some keys for each query; :meth:`CheapForms.keep` says which.
 
 References
 ----------
@@ -72,17 +74,20 @@ class CheapForms:
         seed: int,
         pool: MatrixPool,
         masks: Mapping[int, Mask] | None = None,
+        softcaps: Mapping[int, float | None] | None = None,
     ) -> None:
         """Prepare the forms that a model's masks allow.
 
         ``special`` are the positions of special tokens, the first position where there are none;
         ``pool`` decomposes matrices on all cores. ``masks`` has the mask of every layer for a
-        sequence without padding; None where there is no model, and so no mask.
+        sequence without padding; None where there is no model, and so no mask. ``softcaps`` has
+        what bounds the scores of every layer.
         """
         self.length = length
         self.special = special or (0,)
         self.pool = pool
         self._seed = seed
+        self._softcaps = softcaps or {}
 
         # What the masks forbid, and whether they add to the scores of what they do not forbid.
         masks = masks or {}
@@ -94,25 +99,26 @@ class CheapForms:
         for layer, mask in masks.items():
             if mask is None:
                 continue
-            seen = visible(mask)
+            seen = visible(mask)  # boolean, [1, heads or 1, n, n]
             if mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any()):
                 has_bias = True
             if not seen.all():
-                # (1, heads or 1, n, n); heads see the same keys, so the first stands for all.
+                # All heads of a layer see the same keys, so the first stands for all.
                 self._seen[layer] = seen.flatten(0, -3)[0].cpu()
 
         #: Forms that this model's scores rule out.
         self.left_out = PLAIN_ONLY if has_bias or self._seen else ()
         #: Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2.
-        self.sizes = sorted({length // d for d in (32, 16, 8, 4, 2) if length >= d})
+        divisors = (32, 16, 8, 4, 2)
+        self.sizes = sorted({length // divisor for divisor in divisors if length >= divisor})
         #: What is measured: every (form, size), such as ("window", 16); ``uniform`` has size 0.
         self.points: list[tuple[str, int]] = []
         for form in FORMS:
             if form not in (*self.left_out, "uniform"):
                 self.points += [(form, size) for size in self.sizes]
         self.points.append(("uniform", 0))
-        # :meth:`_keep` with a cache that has room for one layer: all chunks of a layer ask for the
-        # same kept keys, and the next layer for others.
+        # ``keep`` is :meth:`_keep` with a cache. It has room for one layer, whose chunks all ask
+        # for the same kept keys; the next layer asks for others.
         n_of_layer = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
         self.keep = functools.lru_cache(n_of_layer)(self._keep)
 
@@ -124,7 +130,7 @@ class CheapForms:
         """Return the fraction of the n^2 scores that a form computes, mean of layers and draws."""
         if form not in SPARSE:
             return size / self.length
-        # Layers differ by chance alone, unless some may not see every key: one stands for all.
+        # Where all layers see every key, they differ by chance alone, and one stands for all.
         kept_keys = []
         layers = self._layers if self._seen else [0]
         for layer in layers:
@@ -148,19 +154,23 @@ class CheapForms:
         ``draw`` says which of several draws; ``mask`` is None where the model has none. Shapes:
         ``q``, ``k``, ``v`` and the result (sequences, heads, n, d_head).
         """
+        softcap = self._softcaps.get(layer)
         if form in SPARSE:
             keep = self.keep(form, size, layer, draw).to(q.device)
+            # ``keep`` leaves out what the mask forbids; a bias that the mask adds stays.
             bias = None if mask is None or mask.dtype == torch.bool else mask
-            return stream_attention(q, k, v, mask=with_bias(keep, bias), scale=scale)
+            return stream_attention(
+                q, k, v, mask=with_bias(keep, bias), scale=scale, softcap=softcap
+            )
         if form == "random":
             R = self.projection(size, layer, draw).to(v)
-            return stream_attention(q, k, R.T @ (R @ v), mask=mask, scale=scale)
+            return stream_attention(q, k, R.T @ (R @ v), mask=mask, scale=scale, softcap=softcap)
         if form == "pooled":
             # E: n = 6 and size 3 -> segments [0, 0, 1, 1, 2, 2], each averaged by a row of E.
             segment = torch.arange(self.length) * size // self.length
             in_segment = segment == torch.arange(size)[:, None]  # (size, n)
             E = _means_of(in_segment).to(v)
-            return stream_attention(q, E @ k, E @ v, scale=scale)
+            return stream_attention(q, E @ k, E @ v, scale=scale, softcap=softcap)
         if form == "uniform":
             seen = self._seen.get(layer, self._all_keys)
             return _means_of(seen).to(v) @ v
@@ -171,13 +181,13 @@ class CheapForms:
         def approximate(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             """Note P_k v, or z_k, of some sequences and heads of full attention."""
             if form == "truncated":
-                [z_of_form] = low_rank(pattern, v[rows, heads], [size], self.pool)
+                (z_of_form,) = low_rank(pattern, v[rows, heads], [size], self.pool)
             else:
                 assert form == "bound"
-                [z_of_form] = low_rank(z, None, [size], self.pool)
+                (z_of_form,) = low_rank(z, None, [size], self.pool)
             approximation[rows, heads] = z_of_form
 
-        stream_attention(q, k, v, mask=mask, scale=scale, visit=approximate)
+        stream_attention(q, k, v, mask=mask, scale=scale, softcap=softcap, visit=approximate)
         return approximation
 
     def errors(
@@ -216,9 +226,10 @@ class CheapForms:
                     z_of_form = self.attend(
                         form, size, layer, q=q, k=k, v=v, scale=scale, draw=draw, mask=mask
                     )
+                # A form that is drawn once has its numbers at every draw.
                 same_draws = slice(draw, draw + 1) if n_draws > 1 else slice(None)
                 gap = torch.linalg.vector_norm((z_of_form - z).cpu().double(), dim=(-2, -1))
-                error[:, same_draws, :, point] = numpy(gap / norm)[:, None]
+                error[:, same_draws, :, point] = numpy(gap / norm)[:, None]  # [sequences, 1, heads]
                 if form in SPARSE:
                     keep = self.keep(form, size, layer, draw).to(pattern.device)
                     kept_mass = (pattern * keep).cpu().double().sum(-1).mean(-1)
@@ -250,7 +261,7 @@ class CheapForms:
             seen_blocks = in_block @ seen.double() @ in_block.T > 0  # (n_blocks, n_blocks)
             order = torch.rand(n_blocks, n_blocks, generator=generator)
             chosen_blocks = _lowest(order, seen_blocks, RANDOM_BLOCKS)
-            keep |= chosen_blocks[block][:, block]  # from blocks to positions: (n, n)
+            keep |= chosen_blocks[block][:, block]  # each block's entry for its positions: (n, n)
         return keep & seen
 
     def projection(self, size: int, layer: int, draw: int) -> Tensor:

@@ -54,8 +54,8 @@ class Spectrum(Accumulator):
     def __init__(self, n_layers: int, n_heads: int, length: int) -> None:
         shape = (n_layers, n_heads, length)
         self.count: Array = np.zeros((n_layers, n_heads), dtype=np.int64)  # sequences
-        # Sums of share(k) and of share_sq(k); ``_squares`` are sums of these numbers squared, from
-        # which standard errors follow.
+        # Sums over sequences of share(k) and of share_sq(k). Those that end in ``_squares`` are
+        # sums of the same numbers squared, from which standard errors follow.
         self.curve, self.curve_squares, self.curve_sq, self.curve_sq_squares = zeros(4, *shape)
         self.offsets: Array = np.zeros((n_layers, n_heads, len(OFFSETS)))  # sums of mean weights
 
@@ -117,7 +117,7 @@ class PatternSpectra(SiteObserver):
     def observe(self, site: Activations) -> None:
         """Decompose one chunk of patterns."""
         content = self._content(site.stack)
-        first = content.start or 0
+        first = content.start or 0  # a slice from the beginning has no start
         content_rows = site.pattern[..., content, :]  # (sequences, heads, content queries, keys)
         n_queries, n_keys = content_rows.shape[-2:]
         # The mean weight at each offset. Row i is the query at position first + i, and looks at

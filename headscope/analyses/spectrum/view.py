@@ -365,7 +365,7 @@ VIEW = view(
     blocks,
     {"spectrum": SpectrumResult.to_frame, "spectrum_efficient": SpectrumResult.efficient_frame},
     stale=names_of("spectrum_efficient"),
-    facts=_cards,
+    cards=_cards,
     scales=(Scale("share", "Share of the largest singular values", of_pattern=True),),
     key_numbers=_key_numbers,
 )

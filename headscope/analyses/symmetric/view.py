@@ -134,6 +134,6 @@ VIEW = view(
     "Symmetric scores",
     blocks,
     {"symmetric": SymmetricResult.to_frame, "symmetric_sets": SymmetricResult.sets_frame},
-    facts=_cards,
+    cards=_cards,
     key_numbers=_key_numbers,
 )

@@ -1,7 +1,12 @@
 """Sum up runs with several seeds on the same examples: cells, differences, stability, baselines.
 
-A :class:`~headscope.analyses.transfer.plan.Cell` is one variant (what is trained), from one kind of
-weights, with one number of training examples; its runs differ in their seed.
+A :class:`~headscope.analyses.transfer.plan.Cell` is one *variant* (what is trained: ``layernorm``,
+``attention``, ``all``, or ``head``, the classifier alone), from pretrained or random weights, with
+one number of training examples (its *size*); its runs differ in their seed. The learning rate that
+a search found best for a cell is its best rate; ``factor`` is a run's rate as a multiple of it. A
+run has *diverged* if its loss ended well above its start or was not finite; it has *failed* if its
+accuracy is no higher than that of always answering the most frequent class. All accuracies are
+times 100.
 """
 
 from __future__ import annotations
@@ -29,7 +34,8 @@ from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import accuracy
 from headscope.stats.paired_change import interval_of
 
-#: What LayerNorm alone is compared with, both from pretrained weights.
+#: What LayerNorm alone is compared with, both from pretrained weights. EQUAL are the variants that
+#: train as many numbers as LayerNorm has: some weights, some biases, LoRA.
 _COMPARED = ("head", *EQUAL, "all_biases", "attention", "all")
 
 
@@ -68,7 +74,7 @@ def measured_run(
         kept_step=outcome.kept_step,
         steps=outcome.curve[-1].step,
         diverged=outcome.diverged,
-        failed=float(measured) <= majority,
+        failed=float(measured) <= majority,  # no better than the most frequent training class
         curve=outcome.curve,
     )
     return MeasuredRun(row, (predicted == labels).astype(float))
@@ -107,7 +113,8 @@ def differences(runs: Runs) -> Iterator[TransferDifference]:
     for cell, other in itertools.product(runs, runs):
         if not _are_compared(cell, other):
             continue
-        # runs of the same seeds, which draw the same examples; a budget may have cost one cell some
+        # Runs of the same seeds, which draw the same examples. Where a time budget left one of the
+        # cells fewer runs, the other's last ones have no partner.
         pairs = list(zip(runs[cell], runs[other], strict=False))
         yield TransferDifference(
             variant=cell.variant,
@@ -121,18 +128,23 @@ def differences(runs: Runs) -> Iterator[TransferDifference]:
 
 
 def _are_compared(cell: Cell, other: Cell) -> bool:
-    """Whether a claim subtracts the accuracy of the other cell from this one's."""
+    """Whether :func:`differences` subtracts the accuracy of the other cell from this one's."""
     if cell.size != other.size or cell.weights == "random":
         return False
-    if other.weights == "random":
+    if other.weights == "random":  # what pretraining adds
         return cell.variant == other.variant
-    if cell.variant == "layernorm":
+    if cell.variant == "layernorm":  # LayerNorm against every other variant
         return other.variant in _COMPARED
+    # what training the variant adds to training the classifier alone
     return other.variant == "head" and cell.variant != "head"
 
 
 def _points(values: Array) -> Estimate:
-    """Return 100 times the mean of hits, or of differences of hits, (seeds, examples)."""
+    """Return 100 times the mean of hits, or of differences of hits, (seeds, examples).
+
+    Its interval covers new seeds and new examples.
+    """
+    # One example more or less, which counts 100: the interval is taken to be no narrower than that.
     return crossed(100 * values, floor=100.0)
 
 
@@ -147,12 +159,14 @@ def _accuracy(hits: Sequence[Array]) -> Estimate:
 def divergence(runs: Iterable[TransferRun], smallest: int) -> Iterator[TransferDivergence]:
     """Yield how many runs of attention and LayerNorm diverged at each multiple of their best rate.
 
-    As many runs are counted of each variant and multiple: the fewest that there are of any.
+    The multiples are 1, 3 and 10, from pretrained weights with ``smallest`` training examples. As
+    many runs are counted of each variant and multiple: the fewest that there are of any.
     """
     diverged: dict[tuple[str, float], list[bool]] = {}  # one entry for each run
     for run in runs:
         if (run.weights, run.size) == ("pretrained", smallest):
             diverged.setdefault((run.variant, run.factor), []).append(run.diverged)
+    # STABILITY is ("attention", "layernorm"), FACTORS are the multiples beside 1: (3, 10)
     cases = list(itertools.product(STABILITY, (1.0, *FACTORS)))
     n_counted = min(len(diverged.get(case, ())) for case in cases)
     if n_counted == 0:
@@ -173,39 +187,48 @@ def spreads(
 ) -> Iterator[TransferSpread]:
     """Yield how much more attention varies over seeds than LayerNorm; nothing if one is missing.
 
-    At the smallest size, where ``majority`` is the accuracy of the most frequent class. ``counts``
-    are the results of :func:`divergence`.
+    Both from pretrained weights, with ``smallest`` training examples. ``majority`` is the accuracy
+    of always answering the most frequent class; ``counts`` are the results of :func:`divergence`.
     """
     cells = [cell for cell in runs if (cell.weights, cell.size) == ("pretrained", smallest)]
     by_name = {cell.variant: runs[cell] for cell in cells}
     if not set(STABILITY) <= by_name.keys():
         return
-    variant, other = STABILITY
-    runs_of_variant = by_name[variant]
-    runs_of_other = by_name[other]
-    accuracies = [run.accuracy for run in runs_of_variant]
-    n_examples = len(runs_of_variant[0].hits)
-    n_diverged = sum(count.diverged for count in counts if count.variant == variant)
-    n_other_diverged = sum(count.diverged for count in counts if count.variant == other)
-    counts_of_variant = [count for count in counts if count.variant == variant]
-    tries = sum(count.runs for count in counts_of_variant)
+    attention, layernorm = STABILITY
+
+    # Runs at the best rate: the ratio of the standard deviations of their accuracies
+    attention_runs = by_name[attention]
+    layernorm_runs = by_name[layernorm]
+    n_examples = len(attention_runs[0].hits)
+    ratio = spread_ratio(
+        [run.accuracy for run in attention_runs],
+        [run.accuracy for run in layernorm_runs],
+        floor=100 / n_examples,  # one example more, in points
+    )
+
+    # Runs at all multiples of the best rate: the difference of the shares that diverged
+    attention_counts = [count for count in counts if count.variant == attention]
+    layernorm_counts = [count for count in counts if count.variant == layernorm]
+    attention_diverged = sum(count.diverged for count in attention_counts)
+    layernorm_diverged = sum(count.diverged for count in layernorm_counts)
+    tries = sum(count.runs for count in attention_counts)  # as many as of LayerNorm
     more_diverged = UNKNOWN
-    if tries > len(counts_of_variant):  # several runs of each factor, not a single one
-        more_diverged = share_difference(n_diverged, tries, n_other_diverged, tries)
+    if tries > len(attention_counts):  # several runs of each factor, not a single one
+        more_diverged = share_difference(attention_diverged, tries, layernorm_diverged, tries)
+
     yield TransferSpread(
-        variant=variant,
-        other=other,
+        variant=attention,
+        other=layernorm,
         size=smallest,
-        seeds=len(runs_of_variant),
-        other_seeds=len(runs_of_other),
-        ratio=spread_ratio(
-            accuracies, [run.accuracy for run in runs_of_other], floor=100 / n_examples
-        ),
-        bad=n_diverged,
-        other_bad=n_other_diverged,
+        seeds=len(attention_runs),
+        other_seeds=len(layernorm_runs),
+        ratio=ratio,
+        # The result calls diverged runs bad.
+        bad=attention_diverged,
+        other_bad=layernorm_diverged,
         more_bad=more_diverged,
         tries=tries,
-        learned=any(_is_above(majority, run) for run in runs_of_variant),
+        learned=any(_is_above(majority, run) for run in attention_runs),
     )
 
 

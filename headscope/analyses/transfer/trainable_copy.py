@@ -1,4 +1,9 @@
-"""A copy of a model of which an optimiser can step only some parameters, entries or changes."""
+"""A copy of a model of which an optimiser can step only some parameters, entries or changes.
+
+A :class:`Chosen` is a parameter that is to be trained: whole; or only some ``entries`` of it, by
+their indices in the flattened parameter; or by a ``rank_one`` change b a^T, of whose numbers so
+many are trained.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ def trainable_copy(
     vector, from which torch computes the parameter whenever a module uses it. Rank-one changes
     start at random, by ``seed``.
     """
-    # the copy, and where each of its parameters is used
+    # The copy, frozen, and where each of its parameters is used
     copied = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
     copied.network = copied.model
     pairs = zip(loaded.model.parameters(), copied.model.parameters(), strict=True)
@@ -36,7 +41,7 @@ def trainable_copy(
             users.setdefault(copied_parameter, []).append((module, name))  # several if it is tied
             copied_parameter.requires_grad_(False)
 
-    # what is stepped
+    # What is stepped: parameters themselves, and vectors that others are computed from
     rng = np.random.default_rng((abs(seed), 11))
     parameters: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
@@ -52,7 +57,7 @@ def trainable_copy(
             parameters.append(parameter)
             continue
         vectors.append(change.vector)
-        for module, name in users[parameter]:
+        for module, name in users[parameter]:  # from now on ``module.name`` calls ``change``
             register_parametrization(module, name, change)
     return copied, [*parameters, *vectors]
 
@@ -66,6 +71,7 @@ class _Entries(nn.Module):
         self.vector = nn.Parameter(parameter.detach().take(entries))
 
     def forward(self, parameter: Tensor) -> Tensor:
+        """Put the trained entries into the frozen parameter."""
         return parameter.put(self._entries, self.vector)
 
 
@@ -86,6 +92,7 @@ class _RankOne(nn.Module):
         self._rows = rows
 
     def forward(self, parameter: Tensor) -> Tensor:
+        """Add the change to the frozen matrix."""
         b_and_a = torch.cat([self.vector, self._rest])
         b = b_and_a[: self._rows]
         a = b_and_a[self._rows :]

@@ -6,7 +6,9 @@ What headscope computes itself is compared with it elsewhere.
 A *site* is one layer's attention, a :class:`SiteRecord` what was seen of it in a run. A
 :class:`ModuleTurn` names a module and which of its calls in a run is meant (ALBERT calls one module
 in every layer); what was captured is, by module turn, the first tensor that went in and the one
-that came out.
+that came out. A :class:`Layer` is a layer taken apart: ``enters`` and ``leaves`` are the calls that
+the stream goes into and comes out of; ``attention`` and ``network`` are its sublayers, each with
+the norms ``before`` and ``after`` it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.models.anatomy.feed_forward import sizes_of
 from headscope.models.anatomy.layers import Layer, take_apart
 from headscope.models.certificate.canonical import allowed_keys
-from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads, LinearMap
 from headscope.models.run.loaded import LoadedModel
@@ -92,7 +94,7 @@ def run_sentence(
 
     # The calls that show what is explained.
     layer = None
-    with suppress(UnsupportedModelError):
+    with suppress(UnsupportedModelError):  # then what follows attention is not explained
         layers = take_apart(loaded).layers
         layer = next(layer for layer in layers if site in layer.sites)
     rows_of_module = [other.row for other in loaded.sites if other.module is site.module]
@@ -140,7 +142,7 @@ def _after_attention(
     to ``slack``, a share of its largest entry.
     """
     # Its norms, its maps and the function between them.
-    attention, *cross = layer.attention
+    attention, *cross = layer.attention  # a decoder has cross-attention behind self-attention
     network = layer.network
     norm_call = network.before if layer.norm_first else attention.after
     last_norm_call = network.before if layer.norm_first else network.after
@@ -180,6 +182,8 @@ def _after_attention(
     if again.shape != layer_out.shape or not float((again - layer_out).abs().max()) < allowed:
         return None
     norm_in, norm_out = seen[norm_call]
+    norm_in = norm_in.reshape(layer_in.shape)  # OPT norms all tokens of a batch on one axis
+    norm_out = norm_out.reshape(layer_in.shape)
     return AfterAttention(
         norm_first=layer.norm_first,
         norm=norm,

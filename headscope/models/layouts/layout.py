@@ -31,12 +31,14 @@ from headscope.models.layouts.maps import (
     InputMaps,
     LinearMap,
     Projections,
+    UnknownMaps,
     bias_of,
     columns_of_linear,
     is_linear,
     rows_of_linear,
     split,
 )
+from headscope.stats.planes import Planes
 
 #: Attributes of attention modules: the width of one head, and how many heads there are.
 _HEAD_WIDTHS = ("attention_head_size", "head_dim", "key_value_proj_dim", "head_size")
@@ -46,7 +48,8 @@ _HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
 class Step:
     """One thing that a family does between its maps and its softmax, such as a rotation.
 
-    A step overrides one of the two methods. Those of several families are in ``steps.py``.
+    A step overrides :meth:`change` or :meth:`bias`, which run; and what the weights alone tell of
+    it, :meth:`fold` or :meth:`planes`. Those of several families are in ``steps.py``.
     """
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
@@ -57,6 +60,21 @@ class Step:
         """Return what is added to the scaled scores, (1 or batch, n_heads, query_pos, key_pos).
 
         ``heads`` are those after all steps.
+        """
+        return None
+
+    def fold(self, site: AttentionSite, weights: AttentionWeights) -> AttentionWeights:
+        """Return the weights with what the step multiplies q and k by at every position alike.
+
+        The gain of a norm, say: ``with_gains`` in ``steps.py``. What the step divides a whole row
+        of q or of k by stays out, since that changes no rank of W_Q W_K^T.
+        """
+        return weights
+
+    def planes(self, site: AttentionSite, inputs: AttentionInput) -> Planes | None:
+        """Return the planes in which the step turns q and k with their position; None if in none.
+
+        ``inputs`` are those of a call on tokens in a row, from the first position on.
         """
         return None
 
@@ -84,6 +102,8 @@ class Layout:
     #: in transformers' table. While a model runs through our attention, the function in the table
     #: is ours; the forward of a module that bypasses the table is exchanged for :meth:`run`.
     bypasses: bool = False
+    #: Whether its modules round q and k to float32 before their product, whatever their dtype.
+    rounds_products: bool = False
     decoder_flag: str = "is_causal"  # The attribute that says that a query sees no later key
 
     # --- where the weights are ----------------------------------------------------------------
@@ -179,14 +199,31 @@ class Layout:
         scaling = getattr(module, "scaling", None)
         return float(scaling) if isinstance(scaling, int | float) else None
 
+    def softcap(self, module: nn.Module) -> float | None:
+        """Return what bounds the scaled scores (``attention.capped``); None for nothing."""
+        softcap: float | None = getattr(module, "attn_logit_softcapping", None)
+        return softcap
+
     def causal(self, module: nn.Module) -> bool:
-        """Whether a query sees no later key."""
-        return getattr(module, self.decoder_flag, False) is True
+        """Whether a query sees no later key.
+
+        An embedder built on a decoder may lift that by its configuration (``is_causal``), which
+        transformers follows as it makes the mask.
+        """
+        config = getattr(module, "config", None)
+        lifted = getattr(config, "is_causal", None) is False
+        return getattr(module, self.decoder_flag, False) is True and not lifted
 
     def window(self, module: nn.Module) -> int | None:
-        """Return how many positions away a key may be; None for any."""
-        # A module states the smallest distance that is invisible.
-        first_invisible: int | None = getattr(module, "sliding_window", None)
+        """Return how many positions away a key may be; None for any.
+
+        Stated by the module, or by the configuration for all layers alike.
+        """
+        config = getattr(module, "config", None)
+        by_layer = getattr(config, "layer_types", None) is not None
+        stated_by = module if by_layer or hasattr(module, "sliding_window") else config
+        # What is stated is the smallest distance that is invisible.
+        first_invisible: int | None = getattr(stated_by, "sliding_window", None)
         return None if first_invisible is None else first_invisible - 1
 
     def read(
@@ -200,6 +237,15 @@ class Layout:
         return AttentionInput(
             x_q=x, x_k=x if source is None else source, mask=mask, arguments=arguments
         )
+
+    def mended(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return other arguments for the module's own eager forward, where that has a fault.
+
+        None for none: what every family but Falcon has.
+        """
+        return None
 
     # --- running a module whose forward is exchanged --------------------------------------------
 
@@ -244,6 +290,11 @@ class AttentionModule:
         """Heads that it has now."""
         return len(self.head_ids)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether it is known where its maps are; else its heads are measured as handed over."""
+        return not isinstance(self.projections, UnknownMaps)
+
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a head owns rows."""
         return self.layout.stored(self.module, self.projections, self.d_head)
@@ -265,6 +316,11 @@ class AttentionSite(AttentionModule):
     def scale(self) -> float | None:
         """What the module multiplies the scores by, or None for 1 / sqrt(d_head)."""
         return self.layout.scale(self.module, self.d_head)
+
+    @property
+    def softcap(self) -> float | None:
+        """What bounds the scaled scores (``attention.capped``), or None for nothing."""
+        return self.layout.softcap(self.module)
 
     @property
     def causal(self) -> bool:
@@ -298,6 +354,38 @@ class AttentionSite(AttentionModule):
         ConvBERT's map has further columns, for its convolution.
         """
         return self.projections.out.weight[:, : self.n_heads * self.d_head]
+
+    def folded(self, weights: AttentionWeights) -> AttentionWeights:
+        """Return its weights with the gains that the steps multiply q and k by; the same if none.
+
+        ``weights`` are those of :meth:`weights`, or these with a norm before them folded in.
+        """
+        for step in self.layout.steps:
+            weights = step.fold(self, weights)
+        return weights
+
+    def planes(self, inputs: AttentionInput) -> Planes | None:
+        """Return the planes in which q and k turn with their position; None if they do not."""
+        for step in self.layout.steps:
+            planes = step.planes(self, inputs)
+            if planes is not None:
+                return planes
+        return None
+
+    @property
+    def key_of_head(self) -> tuple[int, ...] | None:
+        """Which of the stored keys and values each head reads; None where each has its own."""
+        kv_heads = self.layout.shared_by(self.module, self.head_ids)
+        if kv_heads is None or self.projections.k.out_features == self.n_heads * self.d_head:
+            return None
+        return tuple(kv_heads)
+
+    def by_stored_key(self, stored: Tensor) -> Tensor:
+        """Give each head what belongs to the keys that it reads: (n_groups, ...) -> (n_heads, ...).
+
+        Where each head has keys of its own, the same.
+        """
+        return self._per_head(stored)
 
     def project(self, inputs: AttentionInput) -> Heads:
         """Return q, k and v as W_Q, W_K and W_V make them, before any step.

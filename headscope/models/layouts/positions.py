@@ -1,23 +1,8 @@
-"""What a model's configuration and modules say of positions: rotated, or a term of the scores."""
+"""What a model's configuration says of positions that are a term of the scores."""
 
 from __future__ import annotations
 
 from typing import Any
-
-
-def rotary(model: Any) -> bool:
-    """Whether queries and keys are rotated by position, as config and modules say."""
-    config = model.config
-    kind = _position_type(config)
-    if kind == "rotary" or getattr(config, "rotary_value", None) is not None:
-        return True
-    if any("Rotary" in type(module).__name__ for module in model.modules()):
-        return True
-    # "absolute" says nothing against a rotary module (configs carry it over from other families),
-    # but it does against a setting alone.
-    names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base")
-    stated = any(getattr(config, name, None) is not None for name in names)
-    return stated and getattr(config, "position_embedding_type", None) != "absolute"
 
 
 def relative_terms(config: Any) -> str | None:
@@ -29,6 +14,8 @@ def relative_terms(config: Any) -> str | None:
         return "disentangled relative attention"
     if getattr(config, "relative_attention_num_buckets", None) is not None:
         return "a relative position bias"
+    if getattr(config, "alibi", False) or getattr(config, "model_type", "") == "bloom":
+        return "biases by distance (ALiBi)"
     return None
 
 

@@ -7,11 +7,14 @@ Su et al. 2021, arXiv:2104.09864, section 3.2.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from headscope.models.layouts.layout import AttentionSite, Step
 from headscope.models.layouts.maps import AttentionInput, Heads
+from headscope.stats.planes import Planes, planes_of_neighbours
 
 
 class NeighbourRotation(Step):
@@ -30,6 +33,15 @@ class NeighbourRotation(Step):
         k = rotate_neighbours(heads.k, table)
         v = rotate_neighbours(heads.v, table) if site.module.rotary_value else heads.v
         return Heads(q, k, v)
+
+    def planes(self, site: AttentionSite, inputs: AttentionInput) -> Planes | None:
+        """Return the planes of neighbouring coordinates, of v too where the model says so."""
+        table: Tensor | None = inputs.arguments.get("sinusoidal_pos")
+        if table is None:
+            return None
+        sin, cos = table[0, 0].chunk(2, dim=-1)  # (pos, d_head / 2)
+        planes = planes_of_neighbours(cos, sin)
+        return dataclasses.replace(planes, values=bool(site.module.rotary_value))
 
 
 def rotate_neighbours(x: Tensor, table: Tensor) -> Tensor:

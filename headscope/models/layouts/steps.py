@@ -19,14 +19,17 @@ Su et al. 2021, arXiv:2104.09864, section 3.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from headscope.attention import AttentionWeights
 from headscope.models.layouts.layout import AttentionSite, Step
-from headscope.models.layouts.maps import AttentionInput, Heads
+from headscope.models.layouts.maps import AttentionInput, Heads, split
+from headscope.stats.planes import Planes, planes_of_halves
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,46 @@ class Rotation(Step):
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
         """Turn q and k, (batch, n_heads, pos, d_head)."""
-        angles = inputs.arguments.get("position_embeddings")
-        if angles is None:
+        tables = self.tables(site, inputs)
+        if tables is None:
             return heads
-        cos, sin = angles
+        cos, sin = tables
         q = rotate(heads.q, cos, sin, in_float32=self.in_float32)
         k = rotate(heads.k, cos, sin, in_float32=self.in_float32)
         return Heads(q, k, heads.v)
+
+    def planes(self, site: AttentionSite, inputs: AttentionInput) -> Planes | None:
+        """Return the planes of coordinates i and i + width / 2, with the model's angles."""
+        tables = self.tables(site, inputs)
+        return None if tables is None else planes_of_halves(*tables)
+
+    def tables(self, site: AttentionSite, inputs: AttentionInput) -> tuple[Tensor, Tensor] | None:
+        """Return cos and sin of this layer, (1 or batch, pos, width); None if it turns nothing."""
+        if not getattr(site.module, "use_rope", True):  # some layers say that they do not turn
+            return None
+        tables: tuple[Tensor, Tensor] | None = inputs.arguments.get("position_embeddings")
+        return tables
+
+
+def with_gains(
+    site: AttentionSite, weights: AttentionWeights, *, query: Tensor, key: Tensor
+) -> AttentionWeights:
+    """Multiply the queries and keys that the weights make by the gains of their norms.
+
+    A gain is (d_head,), the same for all heads, or has d_head entries for each head; that of the
+    keys for each key that is stored. In float64.
+    """
+    query_gain = split(query, 0, site.d_head).double()  # (1 or n_heads, d_head)
+    key_gain = split(key, 0, site.d_head).double()
+    if len(key_gain) > 1:
+        key_gain = site.by_stored_key(key_gain)
+    return dataclasses.replace(
+        weights,
+        W_Q=weights.W_Q * query_gain[:, None, :],
+        b_Q=weights.b_Q * query_gain,
+        W_K=weights.W_K * key_gain[:, None, :],
+        b_K=weights.b_K * key_gain,
+    )
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> Tensor:
@@ -62,6 +98,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> 
     b = coordinates[..., half:width]
     unturned = coordinates[..., width:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, unturned], dim=-1).to(x.dtype)
+
+
+class Clip(Step):
+    """Bound q, k and v, entry by entry, where the configuration asks for it (OLMo)."""
+
+    def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Bound q, k and v, (batch, n_heads, pos, d_head)."""
+        limit: float | None = getattr(getattr(site.module, "config", None), "clip_qkv", None)
+        if limit is None:
+            return heads
+        q, k, v = heads
+        return Heads(q.clamp(-limit, limit), k.clamp(-limit, limit), v.clamp(-limit, limit))
 
 
 class SharedKeys(Step):

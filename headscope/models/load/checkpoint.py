@@ -124,6 +124,7 @@ class Checkpoint:
 
 
 def _type_and_shape(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
+    """Return what :attr:`Checkpoint.stored` has of a tensor: ("float16", (384, 384))."""
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 

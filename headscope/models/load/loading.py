@@ -140,7 +140,7 @@ def load(
         sha256 = checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
-    loaded.remarks = (*_remarks(loaded, checkpoint, head_weights), *opened.remarks)
+    loaded.remarks = (*loaded.remarks, *_remarks(loaded, checkpoint, head_weights), *opened.remarks)
     loaded.class_reads_otherwise = opened.class_differs
     width = getattr(loaded.model.config, "hidden_size", None)
     loaded.pooling = read_pooling(sentence_files, width, tokenizer)

@@ -1,6 +1,14 @@
 """Load the network of a checked checkpoint, by transformers.
 
 :func:`load_network` is the entry: choose a task head, load, check that no weight was missing, mend.
+
+A :class:`Source` says in which folder the model lies. A :class:`Checkpoint` is that folder after
+its files were checked: ``stated`` is its config.json as it is, ``config`` the same as the family
+itself would write it, ``pickled`` whether its weights are pickles, ``tensors()`` all its weights.
+In a folder of a pruned model ``stated`` and ``config`` differ (:func:`is_ours` recognises such a
+folder), and :class:`KeptParts` says which heads, neurons and layers it still has.
+:class:`HeadWeights` is what the weights hold of the *task head*, which stands on the base model,
+such as a classifier.
 """
 
 from __future__ import annotations
@@ -25,7 +33,7 @@ from headscope.models.load.sizes import check_built
 from headscope.models.load.source import Source
 from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
 
-#: Parts of a base model that the checkpoint of a model with a task head may lack.
+#: Beginnings of the names of weights that the checkpoint of a model with a task head may lack.
 _OPTIONAL_PARTS = ("pooler.",)
 #: Every reader of transformers gets these: files of this machine, no code of the checkpoint.
 SAFE = {"trust_remote_code": False, "local_files_only": True}
@@ -55,14 +63,14 @@ def load_network(
 ) -> tuple[Any, HeadWeights]:
     """Build the network with its weights, complete, or cut down to the ``remaining`` parts.
 
-    ``task_head`` is as :func:`headscope.load` takes it. With ``auto`` the network has the head that
-    config.json names if the weights hold it, else it is the base model; so it is for a decoder in a
-    folder that says how it ``embeds`` texts. Returns the network, and which weights of the head the
-    checkpoint holds.
+    ``task_head`` is a name such as ``mlm``, which the weights must hold; ``auto``, the head that
+    config.json names if the weights hold it, else the base model, and so for a decoder in a folder
+    that says how it ``embeds`` texts; or None for the base model alone. Returns the network, and
+    which weights of the head the checkpoint holds.
     """
     head = _buildable_head(source, checkpoint, task_head, embeds)
 
-    # Load it, without the head where the weights do not hold it.
+    # Load it, and once more without the head where the weights turn out not to hold it.
     options: dict[str, Any] = {
         "dtype": dtype,
         "attn_implementation": "eager",
@@ -70,17 +78,18 @@ def load_network(
         "ignore_mismatched_sizes": True,  # so that _check_complete can name them
     }
     network, info = _load(source, checkpoint, head, remaining, options)
-    weights = HeadWeights(_architecture(checkpoint) or "a base model")
+    head_weights = HeadWeights(_architecture(checkpoint) or "a base model")
     lacking = () if head is None else _lacking_head(network, info)
     if head is not None and lacking:
-        weights = replace(weights, lacking=lacking, partly=_holds_other_parts(network, lacking))
+        partly = _holds_other_parts(network, lacking)
+        head_weights = replace(head_weights, lacking=lacking, partly=partly)
         if task_head != "auto":
-            raise missing_task_head(source.folder, head, weights.architecture, weights)
+            raise missing_task_head(source.folder, head, head_weights.architecture, head_weights)
         network, info = _load(source, checkpoint, None, remaining, options)
     _check_complete(network, info, source, checkpoint)
 
     _mend(network, dtype, info["missing_keys"])
-    return network, replace(weights, unread=tuple(sorted(info["unexpected_keys"])))
+    return network, replace(head_weights, unread=tuple(sorted(info["unexpected_keys"])))
 
 
 def _buildable_head(
@@ -88,7 +97,8 @@ def _buildable_head(
 ) -> str | None:
     """Choose a task head that transformers has for the checkpoint's family; None for none.
 
-    A decoder that ``embeds`` texts keeps the head that predicts tokens only if that is asked for.
+    A decoder that ``embeds`` texts keeps the head that predicts tokens only if that is asked for. A
+    family that transformers opens in no such way is refused.
     """
     architecture = _architecture(checkpoint)
     head = task_head_of(architecture) if task_head == "auto" else task_head
@@ -98,6 +108,7 @@ def _buildable_head(
         if task_head != "auto":
             raise missing_task_head(source.folder, head, architecture or "a base model")
         head = None
+    # class_for returns an auto class of transformers, such as AutoModelForMaskedLM
     if not _builds(class_for(head, architecture), checkpoint):
         family = checkpoint.config["model_type"]
         raise UnsupportedModelError(
@@ -140,7 +151,9 @@ def _load(
     family = checkpoint.config["model_type"]
     builder = class_for(task_head, _architecture(checkpoint))
     with explained(f"{source.folder} cannot be loaded as a {family} model: "):
+        # Of a pruned model the settings from before pruning: it is built whole, and then cut.
         config = _family_config(checkpoint, {} if remaining is None else remaining.config)
+        # Refuses a network that is far larger than the weights, by its shapes alone.
         check_built(checkpoint, lambda: builder.from_config(config))
         if remaining is None and not checkpoint.pickled:
             loaded: tuple[Any, dict[str, Any]] = builder.from_pretrained(
@@ -188,7 +201,7 @@ def _builds(auto_class: Any, checkpoint: Checkpoint) -> bool:
 
 
 def _architecture(checkpoint: Checkpoint) -> str | None:
-    """Return the class that config.json names."""
+    """Return the class that config.json names, such as ``BertForMaskedLM``; None if it does not."""
     stated = checkpoint.config.get("architectures")
     first = stated[0] if isinstance(stated, list) and stated else None
     return first if isinstance(first, str) else None

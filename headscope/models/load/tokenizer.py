@@ -7,7 +7,11 @@ file.
 
 So a tokenizer is opened twice here, ``by_class`` (as AutoTokenizer does) and ``by_file``. The one
 that is returned reads as the file does; where the class would read a text otherwise, a remark says
-so. It must be a *fast* one, of the package tokenizers, which knows the characters of each piece.
+so. It must be a *fast* one, whose reading is done by a ``backend_tokenizer`` of the package
+tokenizers, which knows the characters of each piece.
+
+:func:`open_tokenizer` is the entry. :func:`explained` makes one sentence of whatever transformers
+raises in its block.
 """
 
 from __future__ import annotations
@@ -64,12 +68,14 @@ def open_tokenizer(source: Source, *, lower: bool) -> OpenedTokenizer:
 
 def _opened(source: Source, lower: bool) -> OpenedTokenizer:
     """Open a tokenizer by its class and by its file, and let it follow the file."""
-    # Open both; ``problem`` is the error of the first, which many folders do not mind.
+    # Open both. ``problem`` is why the class cannot be opened; where there is a tokenizer.json that
+    # is no reason to give up.
     by_class, problem = _opened_by_class(source)
     by_file = None
-    if type(by_class) is FOLLOWS_FILE and (source.folder / FILE).is_file():
+    has_file = (source.folder / FILE).is_file()
+    if has_file and type(by_class) is FOLLOWS_FILE:
         by_file = by_class
-    elif (source.folder / FILE).is_file():
+    elif has_file:
         by_file = _opened_by_file(source, by_class, problem)
     if by_file is None and problem is not None:
         raise _refusal_of_slow_class(source.folder) or problem
@@ -82,7 +88,7 @@ def _opened(source: Source, lower: bool) -> OpenedTokenizer:
 
     # Make one of the two, and note where the class would read a text otherwise.
     tokenizer = by_class
-    class_note: str | None = None
+    class_note: str | None = None  # How the class differs from the file; None where it does not
     if problem is not None:
         tokenizer = by_file
         class_note = _class_fails(source, problem)
@@ -101,7 +107,8 @@ def _opened(source: Source, lower: bool) -> OpenedTokenizer:
 
 def _reconciled(source: Source, by_class: Any, by_file: Any) -> tuple[Any, str | None]:
     """Return the tokenizer that follows the file; a sentence, too, if its class reads otherwise."""
-    # The special tokens of a class that knows languages change with the language: not compared.
+    # The special tokens around a text are compared (``framed``), but for a class that changes them
+    # with the language.
     knows_languages = _knows_languages(by_class, by_file)
     difference = first_difference(by_file, by_class, framed=not knows_languages)
     tokenizer = _following_file(by_class, by_file, knows_languages)
@@ -183,7 +190,7 @@ def _following_file(by_class: Any, by_file: Any, knows_languages: bool) -> Any:
     known = [token for token in special if backend.token_to_id(token) is not None]
     backend.add_special_tokens([t for t in known if t not in by_file.added_tokens_encoder])
 
-    # The names of the rest, such as mask_token.
+    # The names of the others, such as mask_token, are those of the class.
     class_fits = knows_languages or not switches_language(by_class)
     tokenizer = by_class if by_class.is_fast and class_fits else by_file
     for name in by_class.SPECIAL_TOKENS_ATTRIBUTES:
@@ -209,7 +216,10 @@ def switches_language(tokenizer: Any) -> bool:
 
 
 def _knows_languages(by_class: Any, by_file: Any) -> bool:
-    """Whether a class changes with the language, and the file has a token for its source's."""
+    """Whether a class changes with the language, and the file has a token of its source language.
+
+    A class whose language the file does not know is one that the folder's model does not use.
+    """
     if not switches_language(by_class):
         return False
     return by_file.backend_tokenizer.token_to_id(str(by_class.src_lang)) is not None

@@ -26,7 +26,8 @@ _FOREIGN = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.gguf", 
 def weights_opened(folder: Path, named: object) -> Path:
     """Return the file that transformers opens for the weights of a folder: weights, or an index.
 
-    ``named`` is config.json's ``transformers_weights``, which goes before the usual names.
+    ``named`` is the file that config.json names as its ``transformers_weights``, in place of the
+    usual ones; None where it names none.
     """
     if named is None:
         for name in WEIGHTS:
@@ -49,7 +50,10 @@ def weights_opened(folder: Path, named: object) -> Path:
 
 
 def leads_out_of(file: Path, folder: Path) -> bool:
-    """Whether a path that a file of the folder states is not directly in the folder."""
+    """Whether a file that config.json or an index names lies elsewhere than directly in the folder.
+
+    ``folder / "../other.bin"`` does, and so does the folder above, ``folder / ".."``.
+    """
     return file.parent != folder or file.name == ".."
 
 
@@ -85,20 +89,22 @@ class WeightIndex:
     def __init__(self, path: Path) -> None:
         """Read an index; refuse one whose files are not all there, or lie elsewhere."""
         self.path = path
-        data = read_json(path)
-        values = data if isinstance(data, dict) else {}
-        weight_map = values.get("weight_map")
-        stated = weight_map if isinstance(weight_map, dict) else {}
+        document = read_json(path)
+        if not isinstance(document, dict):
+            document = {}
+        weight_map = document.get("weight_map")
+        if not isinstance(weight_map, dict):
+            weight_map = {}
         self._tensors_of: dict[Path, set[str]] = {}  # Names of tensors, by their shard
-        for tensor, name in stated.items():
-            if isinstance(name, str):
-                self._tensors_of.setdefault(path.parent / name, set()).add(tensor)
+        for tensor, shard in weight_map.items():
+            if isinstance(shard, str):
+                self._tensors_of.setdefault(path.parent / shard, set()).add(tensor)
         #: The shards, each once, in the order of their names.
         self.files = sorted(self._tensors_of)
         suffix = ".safetensors" if ".safetensors" in path.name else ".bin"
         self._check_files(suffix)
         # Pickles are read by headscope, safetensors by transformers, which wants metadata.
-        if suffix == ".safetensors" and not isinstance(values.get("metadata"), dict):
+        if suffix == ".safetensors" and not isinstance(document.get("metadata"), dict):
             raise CheckpointError(
                 f"{path} has no 'metadata', without which transformers does not read it; download "
                 "the model again."

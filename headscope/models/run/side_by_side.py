@@ -39,7 +39,9 @@ _Queue = SimpleQueue[tuple[Future[Result], Item] | None]
 
 #: Batches at a time, at most: more of them wait for Python. On more cores, several share one batch.
 AT_ONCE = 4
-_AHEAD = 1  # Items that wait for a thread, or results that wait to be fetched, at most.
+#: How many more items than threads are under way at most: they wait for a thread, or their results
+#: to be fetched.
+_AHEAD = 1
 
 
 def side_by_side(
@@ -83,7 +85,7 @@ def _results_in_order(
     items: Iterable[Item], queue: _Queue[Result, Item], most: int
 ) -> Iterator[Result]:
     """Put items into the queue and yield their results in order; ``most`` are under way at once."""
-    waiting = deque[Future[Result]]()
+    waiting = deque[Future[Result]]()  # of the results that were not yet yielded
     for item in items:
         future = Future[Result]()
         waiting.append(future)
@@ -111,7 +113,8 @@ def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
     A module whose forward was replaced by the user cannot: the new one may hold on to the original
     modules.
     """
-    if any("forward" in vars(module) for module in loaded.network.modules()):
+    has_own_forward = ["forward" in vars(module) for module in loaded.network.modules()]
+    if any(has_own_forward):  # a forward of the module itself, not of its class
         return None
     weights = (*loaded.network.parameters(), *loaded.network.buffers())
     shared = [*weights, loaded.tokenizer, loaded.certificate, loaded.file]
@@ -141,7 +144,7 @@ def _run_items(
             def run(item: Item) -> Result:
                 raise failure
 
-        for future, item in iter(queue.get, None):
+        for future, item in iter(queue.get, None):  # until it gets None
             try:
                 future.set_result(run(item))
             except BaseException as error:  # raised where the result is fetched

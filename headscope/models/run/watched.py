@@ -6,7 +6,9 @@ the norm before a layer, say, is the one whose output is the layer's input.
 :func:`watch` makes the run and returns it as :class:`Seen`. :func:`capture` watches a few known
 calls in any other run. At the end stand the comparisons that are made with their tensors.
 
-A *site* is a layer of attention, and its *row* its place among the sites of the model.
+A *site* is a layer of attention, and its *row* its place among the sites of the model. An
+``AttentionInput`` is what a site's attention is called with: ``x_q``, ``x_k`` and ``x_v``, the
+states that W_Q, W_K and W_V are applied to.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from headscope.models.run.hooks import first_tensor, hooked
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.site_hooks import watch_inputs
 
+_TOKENS = 3  # Of the tiny run
 _CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order differ by far less
 
 
@@ -100,15 +103,15 @@ class Seen:
         return calls
 
     def call_in(self, module_turn: ModuleTurn) -> Call:
-        """Look a call up by its module and number: with its tensors."""
+        """Look up the call of a module by its number, with its tensors in this run."""
         return self.by_module[module_turn.module][module_turn.number]
 
     @cached_property
     def writes(self) -> dict[int, Call]:
         """The call of each site's output map W_O, by the row of the site.
 
-        There a site writes into the residual stream. Where layers share one module (ALBERT), the
-        first of them has its first call, and so on.
+        With that call a site writes into the residual stream. Where layers share one module
+        (ALBERT), the first of them has its first call, and so on.
         """
         writes: dict[int, Call] = {}
         earlier_sites = Counter[nn.Module]()  # How many sites before have the same module
@@ -156,7 +159,10 @@ def watch(loaded: LoadedModel) -> Seen:
         if (y := first_tensor(output)) is not None:
             module_turn = ModuleTurn(module, call_counts[module])
             x = first_tensor(args, kwargs)
-            calls.append(Call(module_turn, start=start, stop=events, x=x, y=y))
+            x = None if x is None else _by_example(x)
+            # A copy: what follows may add to it in place (Falcon).
+            call = Call(module_turn, start=start, stop=events, x=x, y=_by_example(y).clone())
+            calls.append(call)
         call_counts[module] += 1
         events += 1
 
@@ -172,16 +178,24 @@ def watch(loaded: LoadedModel) -> Seen:
     return Seen(in_order, loaded.sites, inputs, last)
 
 
+def _by_example(tensor: Tensor) -> Tensor:
+    """Give the states of the one example their axis of examples, where a family flattens it (OPT).
+
+    (3, d_model) -> (1, 3, d_model): a run has three tokens.
+    """
+    return tensor[None] if tensor.dim() == 2 and len(tensor) == _TOKENS else tensor
+
+
 def _three_tokens(loaded: LoadedModel) -> list[int]:
-    """Return ids of tokens whose embedding is not zero.
+    """Return ids of three tokens whose embeddings are not zero, from all over the vocabulary.
 
     With embeddings of zero, x + f(x) could not be told from f(x).
     """
-    table = loaded.model.get_input_embeddings().weight.detach()
-    used = table.any(dim=1).nonzero()[:, 0].tolist()  # Tokens with a number other than zero
-    if not used:
+    table = loaded.model.get_input_embeddings().weight.detach()  # [tokens, width]
+    not_zero = table.any(dim=1).nonzero()[:, 0].tolist()
+    if not not_zero:
         return [0, 0, 0]
-    return [used[-1], used[len(used) // 3], used[len(used) // 2]]
+    return [not_zero[-1], not_zero[len(not_zero) // 3], not_zero[len(not_zero) // 2]]
 
 
 #: Input and output of some calls: the first tensor of the arguments, and of what is returned.
@@ -199,7 +213,8 @@ def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
         module_turn = ModuleTurn(module, call_counts[module])
         call_counts[module] += 1
         if module_turn in watched:
-            captured[module_turn] = first_tensor(args, kwargs), first_tensor(output)
+            # A copy: what follows may change it in place (the clip of OLMo).
+            captured[module_turn] = first_tensor(args, kwargs), first_tensor(output).clone()
 
     modules = dict.fromkeys(module_turn.module for module_turn in watched)
     with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):
@@ -209,13 +224,14 @@ def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
 def near(a: Tensor, b: Tensor | None, minuend: Tensor | None = None) -> bool:
     """Whether two tensors have one shape and equal numbers up to rounding.
 
-    Where ``a`` was computed as ``minuend - x``, the rounding of the minuend is allowed for too: it
-    may be far larger than the difference.
+    Where ``a`` is a difference ``minuend - x`` of two large, nearly equal tensors, give the
+    ``minuend``: its rounding, which may be far larger than that of ``a``, is allowed for too.
     """
     if b is None or b.shape != a.shape or not a.is_floating_point():
         return False
     rounding = 4 * torch.finfo(a.dtype).eps  # of one number, relative to it
-    slack = max(_CLOSE, rounding) * max(1e-6, float(a.abs().max()))
+    largest = max(1e-6, float(a.abs().max()))  # zeros equal numbers below rounding
+    slack = max(_CLOSE, rounding) * largest
     if minuend is not None:
         slack += rounding * float(minuend.abs().max())
     return float((a - b).abs().max()) <= slack

@@ -9,7 +9,8 @@ biases) and the same columns of the output map. Leaving them out leaves its term
 nothing else: the result equals a gate of zero. b_O belongs to no head and stays.
 
 An :class:`AttentionModule` is one attention module of a model, with what its family's layout knows
-of it: its four maps, the tensors that they are stored in, and the heads that it has.
+of it: its four maps, the tensors that they are stored in (as :class:`HeadRows`, which say of a
+tensor which rows, or columns, a head owns), and the heads that it has.
 
 References
 ----------
@@ -26,8 +27,8 @@ from torch import Tensor, nn
 
 from headscope.models.layouts.forwards import WithoutHeads, extend
 from headscope.models.layouts.layout import AttentionModule
-from headscope.models.layouts.maps import HeadRows
-from headscope.models.layouts.sites import HEAD_IDS, HEADS_BEFORE, attention_modules
+from headscope.models.layouts.maps import HEAD_IDS, HeadRows
+from headscope.models.layouts.sites import HEADS_BEFORE, attention_modules
 
 #: Attributes that hold a number of heads, and those that hold the width of all heads together.
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
@@ -47,7 +48,8 @@ def cut_module(attention: AttentionModule, heads: Collection[int]) -> None:
     if out.bias is not None:
         replace_stored(out, "bias", out.bias.detach())
     _mark(attention, remaining)
-    # let the module's own forward run with the heads that are left
+    # Let the module's own forward run with the heads that are left: ``extend`` puts methods before
+    # those of its class, ``fit`` adapts what the family's forward expects.
     if not remaining:
         extend(attention.module, WithoutHeads)  # a forward that only adds b_O
     if len(remaining) < attention.heads_before:
@@ -100,8 +102,8 @@ def remove_rows(stored: Iterable[HeadRows], present: Sequence[int], removed: Seq
             continue
         stays = torch.ones(tensor.shape[head_rows.axis], dtype=torch.bool)
         stays[head_rows.rows(present, removed)] = False
-        rows = stays.nonzero().flatten().to(tensor.device)
-        smaller = tensor.detach().index_select(head_rows.axis, rows)
+        remaining_rows = stays.nonzero().flatten().to(tensor.device)
+        smaller = tensor.detach().index_select(head_rows.axis, remaining_rows)
         replace_stored(head_rows.module, head_rows.name, smaller)
 
 

@@ -3,9 +3,17 @@
 The asymmetry of a matrix B is ``||B - B^T||_F / ||B||_F``: 0 where B is symmetric (as W_Q W_K^T is
 where W_Q = W_K), sqrt(2) for independent random factors, 2 where B is antisymmetric.
 
-The claim is decided by each head's weights and patterns, from ``headscope rank``; where there are
-none, by its scores on a text, from ``headscope symmetric``. That command also makes all scores
-symmetric and compares the model's output with its own (a cosine), which is a part of the claim.
+The claim is decided by each head's weights and patterns, from ``headscope rank``; by its scores on
+a text, from ``headscope symmetric``, where there are none or where positions rotate queries and
+keys, so that W_Q W_K^T is not the score. A causal mask makes every pattern asymmetric, so those of
+decoders are left out. ``headscope symmetric`` also makes all scores symmetric and compares the
+model's output with its own (a cosine), which is a part of the claim.
+
+:func:`judge` gets what was measured of a model (``evidence``) and returns the verdict.
+``rule.part`` decides a part of the claim by where an estimate's interval lies, ``rule.decided``
+takes the outcome of a test made here, and ``rule.concluded`` makes the verdict of all parts. Two
+controls of weights have names: ``gaussian`` are independent random factors, ``fresh`` a newly
+initialised model.
 """
 
 from __future__ import annotations
@@ -32,6 +40,8 @@ from headscope.reports.claims.rule import NOT_YET, Claim, ClaimPart, Evidence, R
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "weights": ClaimPart(
         name="W_Q W_K^T of every head is asymmetric",
@@ -41,13 +51,13 @@ PARTS = {
         name="every head's scores are asymmetric",
         rule="where W_Q W_K^T was not measured or is not the score, every head's scores have one "
         "{bound}",
-        lies=lambda bounds: lies_above(bounds.asymmetry),
+        lies=lambda thresholds: lies_above(thresholds.asymmetry),
         join=every,
     ),
     "patterns": ClaimPart(
         name="every head's pattern is asymmetric",
-        rule="every head's pattern has one {bound} over lines",
-        lies=lambda bounds: lies_above(bounds.asymmetry),
+        rule="every head's pattern has one {bound} over lines, unless a mask is causal",
+        lies=lambda thresholds: lies_above(thresholds.asymmetry),
         join=every,
     ),
     "output": ClaimPart(
@@ -66,14 +76,17 @@ _OTHER_CHANGES = {
 def judge(rule: Rule, evidence: Evidence) -> Insight:
     """Decide by every head's weights and patterns, and by the output with symmetric scores.
 
-    Where W_Q W_K^T was not measured, as in families that rotate queries and keys, the scores of the
-    text replace it.
+    Where W_Q W_K^T was not measured, or queries and keys are rotated, the scores of the text
+    replace it.
     """
+    rank = evidence.rank
     symmetric = evidence.symmetric
-    if evidence.rank is not None:
-        return _by_weights(rule, evidence.rank, symmetric)
+    if rank is not None and not rank.rotates:
+        return _by_weights(rule, rank, symmetric)
     if symmetric is not None:
-        return _by_scores(rule, symmetric)
+        return _by_scores(rule, symmetric, rank)
+    if rank is not None:
+        return rule.missing("symmetric")
     return rule.missing("rank", "symmetric")
 
 
@@ -85,24 +98,25 @@ def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None)
     for head in rank.heads:
         if head.asymmetry is not None:
             weights[head.name] = head.asymmetry
-        if head.pattern_asymmetry is not None:
+        if head.pattern_asymmetry is not None and head.stack != "decoder":
             patterns[head.name] = head.pattern_asymmetry
     if not weights:
         return rule.insight("not applicable", "Every W_Q W_K^T is zero.")
 
     values = _weight_values(rank, weights, patterns)
     is_symmetric = [asymmetry <= rule.thresholds.asymmetry for asymmetry in weights.values()]
+    weights_part = rule.decided(
+        "weights",
+        FAILS if any(is_symmetric) else HOLDS,
+        f"least {values['least']:.2f} ({values['least_head']}), no sampling",
+    )
+    decided = [weights_part, _output_part(rule, symmetric)]
+    causal = all(head.stack == "decoder" for head in rank.heads)
+    if not causal:
+        decided.insert(1, _every_head_part(rule, "patterns", patterns))
     return rule.concluded(
-        parts=(
-            rule.decided(
-                "weights",
-                FAILS if any(is_symmetric) else HOLDS,
-                f"least {values['least']:.2f} ({values['least_head']}), no sampling",
-            ),
-            _every_head_part(rule, "patterns", patterns),
-            _output_part(rule, symmetric),
-        ),
-        measured=_weights_in_words(values),
+        parts=decided,
+        measured=_weights_in_words(values, causal=causal),
         control=(
             f"0 where W_Q = W_K{_random_in_words(values)}: asymmetry alone is no sign of learning."
             f"{_other_changes(symmetric)}"
@@ -139,7 +153,7 @@ def _weight_values(
     }
 
 
-def _weights_in_words(values: Mapping[str, Any]) -> str:
+def _weights_in_words(values: Mapping[str, Any], *, causal: bool) -> str:
     """Say how asymmetric the heads' weights are, and their patterns."""
     text = (
         f"Asymmetry of W_Q W_K^T over {values['heads']} heads: least {values['least']:.2f} "
@@ -147,6 +161,8 @@ def _weights_in_words(values: Mapping[str, Any]) -> str:
     )
     if values["undefined"]:
         text += f" ({values['undefined']} more have W_Q W_K^T = 0)"
+    if causal:
+        return f"{text}; a causal mask makes every pattern asymmetric, so they do not count."
     if values["pattern_least"] is None:
         return f"{text}; of the patterns: not measured (no text)."
     return (
@@ -169,8 +185,8 @@ def _random_in_words(values: Mapping[str, Any]) -> str:
     return text
 
 
-def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
-    """Decide by the scores of every head on a text."""
+def _by_scores(rule: Rule, symmetric: SymmetricResult, rank: RankResult | None) -> Insight:
+    """Decide by the scores of every head on a text; name weights that are rotated beside them."""
     limit = rule.thresholds.asymmetry
     # The asymmetry of each head's scores, by the head's name: with its interval, and alone.
     scores: dict[str, Estimate] = {}
@@ -184,8 +200,8 @@ def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
     return rule.concluded(
         parts=(scores_part, _output_part(rule, symmetric)),
         measured=(
-            "W_Q W_K^T was not measured, or is not the score. Asymmetry of the scores over "
-            f"{len(scores)} heads: {scores_part.measured}, median {median_asymmetry:.2f}."
+            f"Asymmetry of the scores over {len(scores)} heads: {scores_part.measured}, median "
+            f"{median_asymmetry:.2f}. {_beside_scores(rank)}"
         ),
         control=(
             f"0 for symmetric scores, 1.41 for independent directions.{_other_changes(symmetric)}"
@@ -196,6 +212,28 @@ def _by_scores(rule: Rule, symmetric: SymmetricResult) -> Insight:
             "scores_least": min(means, default=None),
         },
         refuted=bool(scores) and all(above(mean, limit) == FAILS for mean in scores.values()),
+    )
+
+
+def _beside_scores(rank: RankResult | None) -> str:
+    """Say how asymmetric W_Q R(D) W_K^T is where it was measured: it is not decided by that."""
+    if rank is None:
+        return "W_Q W_K^T was not measured."
+    at_0: list[float] = []
+    lows: list[float] = []
+    highs: list[float] = []
+    for head in rank.heads:
+        ends = head.over_distances
+        if head.asymmetry is not None:
+            at_0.append(head.asymmetry)
+        if ends is not None and ends.asymmetry_low is not None and ends.asymmetry_high is not None:
+            lows.append(ends.asymmetry_low)
+            highs.append(ends.asymmetry_high)
+    if not at_0 or not lows:
+        return "Every W_Q W_K^T is zero."
+    return (
+        f"W_Q W_K^T, which positions rotate, has one of {min(at_0):.2f} at least at distance 0 "
+        f"(median {median(at_0):.2f}) and of {min(lows):.2f} to {max(highs):.2f} at others."
     )
 
 

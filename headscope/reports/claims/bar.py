@@ -1,4 +1,9 @@
-"""The number that a claim leads with, and how the page draws it: as a bar beside its control."""
+"""The number that a claim leads with, and how the page draws it: as a bar beside its control.
+
+A claim is a sentence of an article that a report judges. All bars of a page have one scale; a
+number stands on it as a *share* of its bar's ``reference``, so that losses and accuracies can stand
+below each other. :func:`draw_bars` draws them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +58,7 @@ class Bar:
 
         start, stop = sorted((x(0.0), x(self.value)))
         bar = Markup('<rect class="bar" x="{}" y="2" width="{:.1f}" height="10"/>')
-        shapes = [bar.format(start, max(stop - start, 0.4))]  # seen even where it has no length
+        shapes = [bar.format(start, max(stop - start, 0.4))]  # wide enough to be seen at 0
         if self.low is not None and self.high is not None:
             interval = Markup('<path class="ends" d="M{} 7H{}"/>')
             shapes.append(interval.format(x(self.low), x(self.high)))
@@ -61,12 +66,14 @@ class Bar:
         if self.control is not None:
             shapes.append(tick.format("control", x(self.control)))
         shapes.append(tick.format("zero", x(0.0)))
+        # The drawing, named for screen readers, and the same words beside it
         return Markup(
-            '<svg viewBox="0 0 100 14" preserveAspectRatio="none" role="img" aria-label="{0}">'
-            '<rect class="track" x="0" y="2" width="100" height="10"/>{1}</svg>{0}'
-        ).format(tidy(self.text), Markup("").join(shapes))
+            '<svg viewBox="0 0 100 14" preserveAspectRatio="none" role="img" aria-label="{words}">'
+            '<rect class="track" x="0" y="2" width="100" height="10"/>{shapes}</svg>{words}'
+        ).format(words=tidy(self.text), shapes=Markup("").join(shapes))
 
     def _share(self, number: float) -> float:
+        """Return a number as a share of ``reference``; itself, where that is 0."""
         return number / (self.reference or 1.0)
 
 
@@ -78,8 +85,8 @@ def draw_bars(bars: Sequence[Bar | None]) -> tuple[list[Markup], Markup]:
             numbers += bar.shares
     if not numbers:
         return [Markup("")] * len(bars), Markup("")
-    # The scale holds 0 to 1 and all numbers, but goes from -1 to 2 at most: what lies further out
-    # ends at the edge. Its ends are multiples of a half.
+    # The scale holds 0 to 1 and all numbers, from a multiple of a half to another one (numbers 0.2
+    # and 1.3: from 0 to 1.5), but at most from -1 to 2: what lies further out ends at the edge.
     least = max(-1.0, math.floor(2 * min(0.0, *numbers)) / 2)
     most = min(2.0, math.ceil(2 * max(1.0, *numbers)) / 2)
     drawn = [Markup("") if bar is None else bar.markup(least, most) for bar in bars]
@@ -87,7 +94,7 @@ def draw_bars(bars: Sequence[Bar | None]) -> tuple[list[Markup], Markup]:
 
 
 def _legend(least: float, most: float) -> Markup:
-    """Say what the colours mean, above the numbers of the scale."""
+    """Say what the colours mean, above the scale: marks at its ends, at 0 and at 1."""
     anchors = {least: "start", most: "end"}  # so that the outer numbers stay inside
     mark = Markup('<text x="{:.1f}%" y="13" text-anchor="{}">{}</text>')
     marks = Markup("")

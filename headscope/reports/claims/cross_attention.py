@@ -2,8 +2,13 @@
 
 ``headscope prune`` removes the heads of each stack of an encoder-decoder model (``encoder``,
 ``decoder``, ``cross``) alone, and measures the metric as they go. An :class:`Area` is the area
-under such a curve, an :class:`AreaGap` the difference of two stacks' areas. The claim is decided by
-the areas of the first method that chooses heads, rather than draws them at random.
+under such a curve, an :class:`AreaGap` the difference of two stacks' areas; both are estimates in
+their field ``inner``, over the shares between the first and the last head removed. The claim is
+decided by the areas of the first method that chooses heads, rather than draws them at random.
+
+:func:`judge` gets what was measured of a model (``evidence``) and returns the verdict.
+``rule.decided`` makes a part of it, ``rule.concluded`` the verdict of all parts; ``rule.insight``
+gives a verdict without any part.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ from headscope.reports.claims.rule import NOT_YET, Claim, ClaimPart, Evidence, R
 from headscope.reports.claims.survivors import NO_TASK, needs_its_heads
 from headscope.reports.result import Insight, InsightPart
 
+#: The parts of the claim, by the stack that cross-attention is compared with. ``name`` is how
+#: results call the part, ``rule`` what it asks for.
 PARTS = {
     "encoder": ClaimPart(
         name="the curve of cross-attention lies below the encoder's",
@@ -51,7 +58,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         )
         return rule.insight(NOT_YET, why)
     cross = areas["cross"]
-    gaps: dict[str, AreaGap] = {}  # from cross-attention to each other stack, by this one's name
+    gaps: dict[str, AreaGap] = {}  # cross-attention minus another stack, by the other one's name
     for gap in pruned.gaps:
         if (gap.stack, gap.method, gap.repair) == ("cross", cross.method, cross.repair):
             gaps[gap.other] = gap
@@ -116,7 +123,7 @@ def _stack_part(
     if gap is None or gap.inner.interval is None:
         why = "no point between the first and the last head removed in all stacks"
         return rule.decided(stack, NOT_MEASURED, why)
-    # The gap of a metric that is better when larger: of a loss, with its sign reversed.
+    # Of a loss, which is better when smaller, the sign is reversed: below is always worse.
     low, high = sorted(pruned.sign * limit for limit in gap.inner.interval)
     largest = max(abs(areas[name].inner.value or 0.0) for name in ("cross", stack))
     rounding = ROUNDING * largest

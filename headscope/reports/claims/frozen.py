@@ -6,6 +6,12 @@ everything trained, less that with frozen layers, and by pretrained minus random
 ``headscope transfer`` fine-tunes variants of a model, each training other parameters:
 ``layernorm`` (frozen layers), ``all`` (everything) and ``head`` (the classifier alone), at several
 sizes of the training data, from pretrained and from random weights.
+``transfer.difference("all", "head")`` is the accuracy of the first minus that of the second, in
+points, at the largest size.
+
+:func:`judge` gets what was measured of a model (``evidence``) and returns the verdict.
+``rule.part`` decides a part of the claim by where an estimate's interval lies, ``rule.decided``
+takes another outcome, and ``rule.concluded`` makes the verdict of all parts.
 """
 
 from __future__ import annotations
@@ -22,18 +28,20 @@ from headscope.reports.claims.tuning import (
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "tuned": ClaimPart(
         name="frozen layers do about as well as tuned ones",
         rule="the accuracy with everything trained, less that with frozen layers, is {bound} "
         "points",
-        lies=lambda bounds: lies_below(bounds.tuning_gap),
+        lies=lambda thresholds: lies_below(thresholds.tuning_gap),
     ),
     "random": ClaimPart(
         name="frozen pretrained layers do better than frozen random ones",
         rule="the accuracy with frozen layers, less that with frozen layers of random weights, is "
         "{bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
 }
 _VARIANTS = ("layernorm", "all", "head")
@@ -55,21 +63,21 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     if gain is None or gain.low is None or gain.low <= 0:
         reasons += (
             " Tuning everything must beat the classifier alone by its interval; otherwise "
-            f'"as good as tuned" means nothing: {_points("everything", over_head, gain)}.'
+            f'"as good as tuned" means nothing: {_in_words("everything", over_head, gain)}.'
         )
     if reasons:
         return rule.insight(NOT_MEASURED, f"{reasons.strip()} {measured}")
 
     # How far frozen layers lie below tuned ones, and above random ones.
     to_tuned = transfer.difference("layernorm", "all")
-    gap = None if to_tuned is None else negative(to_tuned.points)
+    gap = None if to_tuned is None else negative(to_tuned.points)  # everything minus LayerNorm
     to_random = transfer.difference("layernorm", "layernorm", other_weights="random")
     above_random = None if to_random is None else to_random.points
     random_accuracies = accuracies(transfer, ["layernorm", "head"], size, weights="random")
     return rule.concluded(
         parts=(
-            _part(rule, "tuned", _points("everything", to_tuned, gap), gap),
-            _part(rule, "random", _points("pretrained", to_random, above_random), above_random),
+            _part(rule, "tuned", _in_words("everything", to_tuned, gap), gap),
+            _part(rule, "random", _in_words("pretrained", to_random, above_random), above_random),
         ),
         measured=measured,
         control=f"From random weights: {random_accuracies}.",
@@ -87,8 +95,11 @@ def _part(rule: Rule, key: str, measured: str, points: Estimate | None) -> Insig
     return rule.part(key, points, measured)
 
 
-def _points(name: str, difference: TransferDifference | None, points: Estimate | None) -> str:
-    """Say by how many points one way of training, such as "everything", lies above the other."""
+def _in_words(name: str, difference: TransferDifference | None, points: Estimate | None) -> str:
+    """Say by how many points one way of training, such as "everything", lies above the other.
+
+    ``difference`` says over how many seeds; ``points`` may have its sign reversed.
+    """
     if difference is None or points is None:
         return NOT_REACHED
     return f"{name} lies {shown(points)} points above, {difference.seeds} seeds"

@@ -2,7 +2,13 @@
 
 Decided by how much of the sum of singular values the k largest of every head's pattern hold (its
 *share*), from ``headscope spectrum``. The patterns of an untrained model may be of low rank as
-well, so the same architecture with random weights is the control.
+well, so the same architecture with random weights is the control
+(``spectrum.over_random_weights()`` is the mean share minus theirs); ``spectrum.controls`` are
+patterns whose spectrum is known.
+
+:func:`judge` gets what was measured of a model (``evidence``) and returns the verdict.
+``rule.decided`` makes a part of it, ``rule.concluded`` the verdict of all parts; ``rule.insight``
+gives a verdict without any part.
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from headscope.reports.claims.intervals import (
 from headscope.reports.claims.rule import Claim, ClaimPart, Evidence, Rule
 from headscope.reports.result import Insight
 
+#: What decides the claim; ``rule`` says it in words.
 PARTS = {
     "most": ClaimPart(
         name="most heads are of low rank",
@@ -52,7 +59,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
         why = "One sequence was measured, which has no interval; give more."
         return rule.insight(NOT_MEASURED, why)
 
-    # Heads by whether their share lies above the bound, or surely not.
+    # Heads whose whole interval lies above the bound, and those whose interval lies at or below it.
     limit = rule.thresholds.low_rank
     most = rule.thresholds.most
     outcomes = {head.name: above(head.share_at_k, limit) for head in spectrum.heads}

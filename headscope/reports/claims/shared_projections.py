@@ -3,7 +3,9 @@
 dims90 is the number of singular values of W_Q W_K^T that hold 90% of the sum. The claim is decided
 by dims90 of each layer, with its heads side by side as one, and of each head, both divided by
 dims90 of random weights of the same shape (their *ratio*). ``headscope rank`` measures them, with
-two controls: ``gaussian`` entries and ``fresh`` initialisation.
+two controls: ``gaussian`` entries and ``fresh`` initialisation. Of a model that rotates queries and
+keys it is decided at distance 0; the range over distances, and whether layers need fewer dimensions
+at all of them, stand beside the verdict.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headscope.analyses.rank.distances import at_zero, distances_sentence
 from headscope.analyses.rank.result import ControlRank, HeadRank, LayerRank, RankResult
 from headscope.reports.claims.bar import Bar
-from headscope.reports.claims.intervals import common, mean_estimate, shown
+from headscope.reports.claims.intervals import common, every, mean_estimate, shown
 from headscope.reports.claims.rule import (
     NOT_YET,
     Claim,
@@ -23,22 +26,32 @@ from headscope.reports.claims.rule import (
     lies_below,
     lies_between,
 )
-from headscope.reports.result import Insight
+from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "fewer": ClaimPart(
         name="layers need fewer dimensions than the control",
         rule="the layers' dims90, as a share of the control's, is {bound}",
-        lies=lambda bounds: lies_below(1 - bounds.layer_below),
+        lies=lambda thresholds: lies_below(1 - thresholds.layer_below),
         join=common,
         percent=True,
     ),
     "single": ClaimPart(
         name="single heads need about as many",
         rule="the heads' is {bound}",
-        lies=lambda bounds: lies_between(1 - bounds.head_within, 1 + bounds.head_within),
+        lies=lambda thresholds: lies_between(
+            1 - thresholds.head_within, 1 + thresholds.head_within
+        ),
         join=common,
+        percent=True,
+    ),
+    "not_counted_distances": ClaimPart(
+        name="not counted: layers need fewer dimensions at every distance",
+        lies=lambda bounds: lies_below(1 - bounds.layer_below),
+        join=every,
         percent=True,
     ),
 }
@@ -82,13 +95,35 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     return rule.concluded(
         parts=(fewer, single),
         measured=(
-            f"dims90 of W_Q W_K^T: {head_dims90:.1f} for one head, {layer_dims90:.1f} for all "
-            "heads of a layer together."
-        ),
+            f"dims90 of W_Q W_K^T{at_zero(rank)}: {head_dims90:.1f} for one head, "
+            f"{layer_dims90:.1f} for all heads of a layer together. {distances_sentence(rank)}"
+        ).strip(),
         control=f"{'; '.join(controls)}.",
         values=values,
         refuting=(fewer.name,),
+        not_counted=_distances_part(rule, rank),
     )
+
+
+def _distances_part(rule: Rule, rank: RankResult) -> list[InsightPart]:
+    """Decide whether layers need fewer dimensions than the controls at every distance.
+
+    By the most dimensions that each layer needs at any distance, over the most that random layers
+    need. Empty for a model that rotates nothing.
+    """
+    ratios: dict[str, Estimate] = {}
+    for kind in rank.controls:
+        layer_ratios: list[float] = []
+        for layer in rank.layers:
+            random = rank.control_range(layer, kind)
+            ends = layer.over_distances
+            if ends is not None and ends.dims90_high and random is not None and random.dims90_high:
+                layer_ratios.append(ends.dims90_high / random.dims90_high)
+        if layer_ratios:
+            ratios[kind] = mean_estimate(layer_ratios)
+    if not ratios:
+        return []
+    return [rule.part("not_counted_distances", ratios.values(), _by_control(ratios))]
 
 
 def _ratios(rank: RankResult, control: ControlRank) -> tuple[list[float], list[float]]:

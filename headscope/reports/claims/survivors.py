@@ -2,7 +2,8 @@
 
 ``prune`` removes heads step by step; a :class:`Curve` has a point for each step, and a point the
 heads that are gone, as ("cross", layer, head) where all stacks of an encoder-decoder are pruned
-together.
+together. :func:`judge_survivors` compares the layers of the heads that are left with those of as
+many heads drawn at random: a permutation test of the sum of their layers.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     # Find the point. Removed cross-attention heads are counted by layer, {0: 4, 1: 2}, of every
     # point of the curve. The last point has none left: its counts are all heads that there are.
     removed_by_point = [_cross_heads(point.heads_removed) for point in curve.points]
-    heads = removed_by_point[-1]
-    n_heads = heads.total()
-    if len(heads) < 2:
+    all_heads = removed_by_point[-1]  # how many each layer has
+    n_heads = all_heads.total()
+    if len(all_heads) < 2:
         return Survivors(NOT_MEASURED, "the decoder has one layer with cross-attention")
     between = [removed for removed in removed_by_point if 0 < removed.total() < n_heads]
     if not between:
@@ -67,15 +68,15 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
         return abs(2 * removed.total() - n_heads), removed.total()
 
     removed = min(between, key=distance_to_half)
-    remaining = {layer: heads[layer] - removed[layer] for layer in sorted(heads)}
+    remaining = {layer: all_heads[layer] - removed[layer] for layer in sorted(all_heads)}
     n_remaining = sum(remaining.values())
 
     # Add up the layers of the heads that are left, and of random sets of as many heads. Sums are
     # whole numbers, so that equal ones are exactly equal.
-    layers = np.repeat(list(remaining), [heads[layer] for layer in remaining])  # of all heads
+    layers = np.repeat(list(remaining), [all_heads[layer] for layer in remaining])  # of each head
     layer_sum = sum(layer * count for layer, count in remaining.items())
-    order = np.random.default_rng(0).random((_DRAWS, n_heads)).argsort(axis=1)
-    random_survivors = order[:, :n_remaining]  # indices of heads, (draws, survivors)
+    shuffled_heads = np.random.default_rng(0).random((_DRAWS, n_heads)).argsort(axis=1)
+    random_survivors = shuffled_heads[:, :n_remaining]  # indices in ``layers``, (draws, survivors)
     random_sums = layers[random_survivors].sum(axis=1)
     p = _p_of(layer_sum, random_sums, layers, n_remaining)
     outcome = _outcome(layer_sum, random_sums, layers, n_remaining)
@@ -85,7 +86,7 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     random_mean = float(layers.mean())
     sum_limits = np.quantile(random_sums, (0.025, 0.975), method="closest_observation")
     low, high = sum_limits / n_remaining
-    shares = ", ".join(f"L{layer} {count}/{heads[layer]}" for layer, count in remaining.items())
+    shares = ", ".join(f"L{layer} {count}/{all_heads[layer]}" for layer, count in remaining.items())
     measured = (
         f"mean layer {mean_layer:.2f}, of random survivors {random_mean:.2f} "
         f"[{low:.2f}, {high:.2f}]"
@@ -96,7 +97,7 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     )
     values = {
         "survivors": {str(layer): count for layer, count in remaining.items()},
-        "survivors_of": {str(layer): heads[layer] for layer in remaining},
+        "survivors_of": {str(layer): all_heads[layer] for layer in remaining},
         "survivors_mean_layer": mean_layer,
         "survivors_random": random_mean,
         "survivors_random_interval": [float(low), float(high)],
@@ -135,8 +136,12 @@ def _outcome(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int
 
 
 def _p_of(layer_sum: int, random_sums: Array, layers: Array, n_remaining: int) -> float:
-    """Return the one-sided p of a sum of layers, on the side of the mean where it lies."""
-    # The sum is at least its mean, n_remaining * layers.mean(), without a division.
+    """Return the one-sided p of a sum of layers, on the side of the mean where it lies.
+
+    It is the share of random sums that are as far out or further; the observed one counts as drawn,
+    too.
+    """
+    # layer_sum >= n_remaining * layers.mean(), but in whole numbers, which do not round
     if layer_sum * len(layers) >= n_remaining * int(layers.sum()):
         as_extreme = random_sums >= layer_sum
     else:

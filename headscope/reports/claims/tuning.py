@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from headscope.analyses.transfer.result import TransferCell, TransferResult
 from headscope.reports.claims.intervals import shown
 
-NOT_REACHED = "not reached"
+NOT_REACHED = "not reached"  # In place of the numbers of a cell whose runs the time budget left out
 
+#: How sentences call variants; others go by their own names.
 _NAMES = {
     "layernorm": "LayerNorm only",
     "head": "head only",
@@ -62,7 +63,7 @@ def unsettled(
 ) -> str:
     """Name the cells whose best learning rate is not known; empty where all are known.
 
-    ``random`` are the variants that count from random weights, too.
+    The cells are those of ``variants`` from pretrained weights and of ``random`` from random ones.
     """
     cells = [transfer.cell(variant, "pretrained", size) for variant in variants]
     cells += [transfer.cell(variant, "random", size) for variant in random]

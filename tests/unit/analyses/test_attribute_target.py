@@ -260,7 +260,7 @@ def test_without_a_target_it_is_what_the_model_writes(tmp_path):
     # Cut short after 16 tokens, it has no end token.
     assert list(result.pairs.rows) == tokenizer.convert_ids_to_tokens(ids[0, 1:])
     assert result.calibration["lines"] == 3
-    cards = list(VIEW.facts(result, []))  # The page's heads are the encoder's.
+    cards = list(VIEW.cards(result, []))  # The page's heads are the encoder's.
     assert [(card.layer, card.head) for card in cards] == list(itertools.product((0, 1), range(4)))
     assert all("direct" not in card.values for card in cards)
 

@@ -376,7 +376,7 @@ def test_one_count_of_heads_without_a_role(drawn_results):
     assert "5 have none" in " ".join("".join(sentences).split())
     assert [mark_of(head) for head in heads].count(NO_ROLE.mark) == 5
     assert role_counts(changed)[-1][2] == 5
-    assert [card.mark for card in VIEW.facts(changed, ())].count(NO_ROLE.mark) == 5
+    assert [card.mark for card in VIEW.cards(changed, ())].count(NO_ROLE.mark) == 5
     assert list(changed.to_frame().primary).count("none") == 5
     names = [text.get_text() for text in role_map(changed).axes[0].get_legend().get_texts()]
     assert names == ["broad", "self", "duplicate-token", "no role"]

@@ -1,19 +1,31 @@
 """Runs in which one head looks where it would look in another sentence.
 
-At a query word the head's pattern row P' is taken from the other sentence, its values v stay those
-of this one::
+A head has a *relation* that it looks for, such as "from a verb to its subject"; it points from a
+*query* word to a *target* word. A :class:`MinimalPair` is a sentence and two others of the same
+length, in which the query is the same word: in ``elsewhere`` the target stands at another place, in
+``same`` another word stands at the target's place::
+
+    sentence    the old CAT saw it       query "saw", target in capitals
+    elsewhere   DOGS from here saw it
+    same        a big DOG saw it
+
+(A relation such as "the token before" has the same place in every sentence; there ``elsewhere``
+lends the pattern row of a neighbouring query: ``queries_elsewhere``.)
+
+To *patch* a head is to take its pattern row P' at the query from one of the other sentences, while
+the values v stay those of ``sentence``::
 
     z_h := P'_h v_h
 
-so that no word of the other sentence gets in; z of the other sentence would bring its words along,
-and then a pair with an equal answer would change as much. Everything else is left as it is.
+So the head looks at other places, but reads no word of another sentence. (If its whole output z
+were taken from there, ``same`` would change as much as ``elsewhere``, by its new words.) All else
+is left as it is.
 
 A *signal* is what is read at the query afterwards: q, k or v of one later layer, or the output (the
 last state). Its change is the length of its difference from the unchanged run, as a share of the
 change when all heads of the layer are patched together, so that layers and signals have one scale.
 
-A batch runs in copies, one behind the other. For two :class:`MinimalPair`, A and B, and heads 3
-and 5 it is this; ``elsewhere`` and ``same`` are the two other sentences of a pair::
+A batch runs in copies, one behind the other. For two minimal pairs, A and B, and heads 3 and 5::
 
     A B   unchanged
     A B   all heads of the layer, patched with pattern rows of ``elsewhere``
@@ -23,11 +35,13 @@ and 5 it is this; ``elsewhere`` and ``same`` are the two other sentences of a pa
     A B   head 5, with rows of ``same``
 
 :func:`patch` patches one layer: :class:`_BatchPatch` runs a batch and returns the lengths of
-signals and changes, which :func:`patch` turns into shares. The model runs under :func:`intervene`,
-which calls a function of ours in place of the attention of every layer (:class:`AttentionSite`;
-``row`` is its index among those that are measured); ``router.checked`` is one such run, which has
-to reach every layer. A :class:`Replay` plays back what the layers
-before the patched one returned, so that they do not run in every copy.
+signals and changes, which :func:`patch` turns into shares. Other modules' words here:
+* :class:`AttentionSite`, the attention of one layer; ``row`` is its index among those measured;
+* :func:`intervene`, a block in which a function of ours runs in place of every layer's attention;
+* ``router.checked``, one run of the model in that block, which has to reach every layer;
+* :class:`Replay`, which plays back what the layers before the patched one returned, so that they
+  do not run in every copy;
+* :func:`exact`, which makes float64 of a tensor.
 
 References
 ----------
@@ -46,19 +60,20 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.classify.optional.minimal_pairs import MinimalPair
-from headscope.attention import Mask, attention_pattern, stream_attention
+from headscope.attention import Mask, attention_pattern
 from headscope.core.accumulator import Array, numpy
 from headscope.core.rounding import ROUNDING
 from headscope.core.widest import exact
 from headscope.data.batches import buckets
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.formulas import in_chunks
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Recorded, Replay
 from headscope.models.run.routing import prepared
 
 _AT_ONCE = 4096  # Tokens that run together, in all copies.
-#: The sentence of a pair that lends its pattern rows, as an index.
+#: Indices of the two sentences of a minimal pair that lend pattern rows.
 _ELSEWHERE = 0
 _SAME = 1
 
@@ -68,12 +83,11 @@ class Patches:
     """What patching heads of one layer changes, by reader: later heads if there are any, output.
 
     Changes are lengths, as shares of the mean length over pairs when all heads of the layer are
-    patched together; those of later heads are means over their signals. Pairs are in the order of
-    their lengths.
+    patched together; those of later heads are means over their signals. Pairs are sorted by their
+    number of tokens.
     """
 
-    #: (readers, heads, 2, pairs): of each head alone, where the relation points elsewhere, and
-    #: where it points to the same place
+    #: (readers, heads, 2, pairs): of each head alone, with rows of ``elsewhere`` and of ``same``
     shares: Array
     together: Array  # (readers, pairs): of all heads together; 1 in the mean
     size: Array  # (readers,): mean change by all heads together, as a share of the signal's length
@@ -81,7 +95,7 @@ class Patches:
 
 
 class _Version(NamedTuple):
-    """A changed copy: these heads get pattern rows of this sentence."""
+    """A changed copy of the batch: which heads get pattern rows, and of which sentence."""
 
     lender: int  # _ELSEWHERE or _SAME
     heads: Sequence[int]
@@ -92,11 +106,13 @@ def patch(
 ) -> Patches:
     """Patch heads of a layer, all of them together and each of ``heads`` (their indices) alone.
 
-    ``layer`` is an index into ``view.sites``, the layers that are measured. Where nobody reads what
-    the layer writes, shares are 0, and 1 for all heads together.
+    The first of ``heads`` is the one that has the relation; the others are compared with it.
+    ``layer`` is an index into ``view.sites``, the layers that are measured. Where nothing that is
+    read changes, whatever heads are patched, ``shares`` are 0 and ``together`` is 1.
     """
-    # All heads together, then each head alone with rows of either sentence.
-    versions = [_Version(_ELSEWHERE, range(view.sites[layer].n_heads))]
+    # All heads together, then each head alone with rows of either sentence: _ELSEWHERE comes first.
+    all_heads = range(view.sites[layer].n_heads)
+    versions = [_Version(_ELSEWHERE, all_heads)]
     for head in heads:
         versions += [_Version(_ELSEWHERE, [head]), _Version(_SAME, [head])]
 
@@ -109,27 +125,29 @@ def patch(
             batch_patch = _BatchPatch(view, batch, layer)
             lengths_by_batch.append(batch_patch.lengths(replay, versions))
             shift_by_batch.append(batch_patch.shift(heads[0]))
-    lengths = np.concatenate(lengths_by_batch, -1)  # [signals, 1 + versions, pairs]
+    # [signals, 1 + versions, pairs]: first the signal itself, then its change in each version
+    lengths = np.concatenate(lengths_by_batch, -1)
+    signal_lengths = lengths[:, :1]
+    changes = lengths[:, 1:]
+    changes = np.where(changes > ROUNDING * signal_lengths, changes, 0.0)  # rounding is no change
 
-    # Changes no larger than rounding are none.
-    unchanged = lengths[:, :1]
-    changes = np.where(lengths[:, 1:] > ROUNDING * unchanged, lengths[:, 1:], 0.0)
-
-    # Shares of the mean change when all heads of the layer, the first version, are patched.
+    # Shares of the mean change when all heads of the layer are patched, in the first version.
     layer_change = changes[:, :1].mean(-1, keepdims=True)  # [signals, 1, 1]
-    is_read = layer_change > 0
-    shares = np.divide(changes, layer_change, out=np.zeros_like(changes), where=is_read)
-    shares[~is_read[:, 0, 0], 0] = 1.0  # of a change of 0 all heads together bring about all
-    size = (layer_change / unchanged.mean(-1, keepdims=True))[:, 0, 0]
+    has_change = layer_change > 0
+    shares = np.divide(changes, layer_change, out=np.zeros_like(changes), where=has_change)
+    shares[~has_change[:, 0, 0], 0] = 1.0  # where nothing changes, ``together`` is 1 all the same
+    size = (layer_change / signal_lengths.mean(-1, keepdims=True))[:, 0, 0]
 
     # Means over the signals of each reader: later heads, if there are any, and last the output.
     readers = [slice(-1, None)]
     if len(shares) > 1:
         readers.insert(0, slice(0, -1))
     by_reader = np.stack([shares[reader].mean(0) for reader in readers])
+    together = by_reader[:, 0]  # the first version
+    alone = by_reader[:, 1:]  # [readers, 2 * heads, pairs]: of each head _ELSEWHERE, then _SAME
     return Patches(
-        shares=by_reader[:, 1:].reshape(len(readers), len(heads), 2, -1),
-        together=by_reader[:, 0],
+        shares=alone.reshape(len(readers), len(heads), 2, -1),
+        together=together,
         size=np.array([size[reader].mean() for reader in readers]),
         shift=np.concatenate(shift_by_batch),
     )
@@ -167,8 +185,10 @@ class _BatchPatch:
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
             if site.row == self._layer:
-                patterns.append(attention_pattern(q, k, scale=scale, mask=mask))
-            return stream_attention(q, k, v, mask=mask, scale=scale)
+                patterns.append(
+                    attention_pattern(q, k, scale=scale, softcap=site.softcap, mask=mask)
+                )
+            return in_chunks(site, q, k, v, mask, scale)
 
         view = self._view
         sentences = [pair.elsewhere for pair in self._pairs] + [pair.same for pair in self._pairs]
@@ -197,7 +217,7 @@ class _BatchPatch:
         def patch_or_read(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
-            z = stream_attention(q, k, v, mask=mask, scale=scale)
+            z = in_chunks(site, q, k, v, mask, scale)
             if site.row == self._layer:
                 for copy, version in enumerate(versions, start=1):
                     batch_rows = copy * len(self._pairs) + self._pair_of_query
@@ -223,7 +243,7 @@ class _BatchPatch:
         ) -> Tensor:
             if site.row == self._layer:
                 values.append(v)
-            return stream_attention(q, k, v, mask=mask, scale=scale)
+            return in_chunks(site, q, k, v, mask, scale)
 
         with (
             intervene(self._view, attention=record_values) as router,
@@ -259,7 +279,7 @@ class _BatchPatch:
     def shift(self, head: int) -> Array:
         """Return how much more a head looks at the new place than at the old: (pairs,).
 
-        Both weights are those in the sentence in which the relation points elsewhere.
+        Both are weights of its pattern in ``elsewhere``, where the relation points to the new one.
         """
         shift = np.zeros(len(self._pairs))
         weights_elsewhere = numpy(exact(self._lent_rows[_ELSEWHERE, :, head]))  # [queries, key_pos]

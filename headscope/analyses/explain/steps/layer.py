@@ -1,8 +1,10 @@
 """What follows attention in the layer: skip connection, LayerNorm and feed-forward network.
 
-A step is what it measures of a :class:`Trace`, and the sentences that say what the numbers mean.
-These steps are measured where the layer could be taken apart: then ``trace.after`` has our own
-numbers of it, and ``trace.run.after`` the model's.
+A :class:`Step` has two functions. ``measure`` takes a :class:`Trace`, one sentence in one layer,
+and returns numbers, matrices and checks; ``words`` yields sentences that say what they mean.
+``trace.matrix(name, values)`` makes a matrix of the result, ``trace.check(what, ours, model)``
+compares a tensor with the model's own. These steps are measured where the layer could be taken
+apart: then ``trace.after`` has our own numbers of it, and ``trace.run.after`` the model's.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from headscope.analyses.explain.steps.step import Measured, Numbers, Step, Trace
 from headscope.analyses.explain.words import counted, percent
 from headscope.core.widest import widest
 from headscope.models.anatomy.explain import AfterAttention
+
+#: Name of the tolerance of the checks here: that of hidden states.
+_TOLERANCE = "hidden"
 
 
 def _after(trace: Trace) -> tuple[ComputedAfter, AfterAttention]:
@@ -34,8 +39,9 @@ def _measure_skip(trace: Trace) -> Measured:
         "length_attention": mean_length(trace.ours.out),
         "length_sum": mean_length(ours.summed),
     }
-    check = trace.check("sum of skip and attention", ours.summed, model.summed, kind="hidden")
-    return Measured(numbers, [trace.matrix("x + attention", ours.summed)], [check])
+    check = trace.check("sum of skip and attention", ours.summed, model.summed, kind=_TOLERANCE)
+    matrix = trace.matrix("x + attention", ours.summed)
+    return Measured(numbers=numbers, matrices=[matrix], checks=[check])
 
 
 def _words_of_skip(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
@@ -61,6 +67,7 @@ SKIP = Step(
 
 def _measure_layernorm(trace: Trace) -> Measured:
     ours, model = _after(trace)
+    # Standard deviation of each token's row, (pos,), before and after
     spread_before = widest(ours.summed).std(-1, correction=0)
     spread_after = widest(ours.normed).std(-1, correction=0)
     numbers: Numbers = {
@@ -68,8 +75,9 @@ def _measure_layernorm(trace: Trace) -> Measured:
         "spread_before_low": rounded(spread_before.min()),
         "spread_before_high": rounded(spread_before.max()),
     }
-    check = trace.check("after LayerNorm", ours.normed, model.normed, kind="hidden")
-    return Measured(numbers, [trace.matrix("LayerNorm", ours.normed)], [check])
+    check = trace.check("after LayerNorm", ours.normed, model.normed, kind=_TOLERANCE)
+    matrix = trace.matrix("LayerNorm", ours.normed)
+    return Measured(numbers=numbers, matrices=[matrix], checks=[check])
 
 
 def _words_of_layernorm(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
@@ -104,10 +112,11 @@ def _measure_ffn(trace: Trace) -> Measured:
     numbers: Numbers = {
         "d_ff": ours.hidden.shape[-1],
         "parameters": ours.parameters,
-        "active": rounded(widest(ours.hidden > 0).mean()),
+        "active": rounded(widest(ours.hidden > 0).mean()),  # share of the units above 0
     }
-    check = trace.check("the layer's output", ours.layer_out, model.layer_out, kind="hidden")
-    return Measured(numbers, [trace.matrix("layer output", ours.layer_out)], [check])
+    check = trace.check("the layer's output", ours.layer_out, model.layer_out, kind=_TOLERANCE)
+    matrix = trace.matrix("layer output", ours.layer_out)
+    return Measured(numbers=numbers, matrices=[matrix], checks=[check])
 
 
 def _words_of_ffn(result: ExplainResult, step: ExplainStep) -> Iterator[str]:

@@ -1,7 +1,10 @@
-"""From the sentence to the queries, keys and values of every head.
+"""From the sentence to the queries, keys and values of every head: the first four steps.
 
-A step is what it measures of a :class:`Trace` (``trace.run`` is the model's own run of a sentence,
-``trace.ours`` what headscope computes) and the sentences that say what the numbers mean.
+A :class:`Step` has two functions. ``measure`` takes a :class:`Trace` and returns numbers, matrices
+and checks; ``words`` yields sentences that say what they mean. A trace is one sentence in one layer
+and head: ``trace.run`` is the model's own run, ``trace.ours`` what headscope computes;
+``trace.matrix(name, values)`` makes a matrix of the result, whose rows are the tokens, and
+``trace.check(what, ours, model)`` compares a tensor with the model's own.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ CORNER = 8  # Rows and columns that are kept of a learned matrix.
 
 
 def _measure_input(trace: Trace) -> Measured:
-    return Measured({}, [trace.matrix("x", trace.x)], [])
+    return Measured(numbers={}, matrices=[trace.matrix("x", trace.x)], checks=[])
 
 
 def _words_of_input(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
@@ -87,8 +90,11 @@ def _measure_weights(trace: Trace) -> Measured:
         numbers[f"norm_{name}"] = rounded(widest(tensor).norm())
         matrix = tensor if tensor.dim() == 2 else tensor[None]  # a bias is a matrix of one row
         corner = trace.matrix(name, matrix[:CORNER, :CORNER], rows=())
-        matrices.append(Matrix(name, tuple(matrix.shape), (), (), corner.values))
-    return Measured(numbers, matrices, [])
+        whole_shape = tuple(matrix.shape)  # of which ``values`` are the corner
+        matrices.append(
+            Matrix(name=name, shape=whole_shape, rows=(), columns=(), values=corner.values)
+        )
+    return Measured(numbers=numbers, matrices=matrices, checks=[])
 
 
 def _stored_parameters(run: SentenceRun) -> int:
@@ -136,7 +142,10 @@ WEIGHTS = Step(
 
 
 def _measure_qkv(trace: Trace) -> Measured:
-    """Compare queries, keys and values of all heads with the model's own, before positions."""
+    """Compare queries, keys and values of all heads with the model's own, before any rotation.
+
+    Some families rotate q and k by an angle that grows with the position (``trace.ours.placed``).
+    """
     head = trace.head
     heads = trace.ours.heads
     matrices = [
@@ -162,7 +171,7 @@ def _measure_qkv(trace: Trace) -> Measured:
         trace.check("k of all heads", heads.k, k),
         trace.check("v of all heads", heads.v, v),
     ]
-    return Measured({}, matrices, checks)
+    return Measured(numbers={}, matrices=matrices, checks=checks)
 
 
 def _words_of_qkv(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
@@ -196,10 +205,10 @@ def _measure_heads(trace: Trace) -> Measured:
     x = trace.x  # (pos, d_model)
     model = trace.run.heads
 
-    # W_Q of all heads side by side is (d_model, n_heads * d_head), q cut (n_heads, pos, d_head).
-    wide_W_Q = weights.W_Q.transpose(0, 1).flatten(1)
-    wide_q = x @ wide_W_Q + weights.b_Q.flatten()
-    cut_q = site.by_head(wide_q[None])[0]
+    # W_Q is (n_heads, d_model, d_head) and b_Q (n_heads, d_head).
+    wide_W_Q = weights.W_Q.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head], side by side
+    wide_q = x @ wide_W_Q + weights.b_Q.flatten()  # [pos, n_heads * d_head]
+    cut_q = site.by_head(wide_q[None])[0]  # [n_heads, pos, d_head]
     each_q = torch.stack([x @ weights.W_Q[h] + weights.b_Q[h] for h in range(site.n_heads)])
     checks = [
         trace.check("one wide projection, cut into heads", cut_q, model.q),
@@ -210,11 +219,15 @@ def _measure_heads(trace: Trace) -> Measured:
         "d_head": site.d_head,
         "key_heads": model.k.shape[1],
     }
-    return Measured(numbers, [_cost(trace)], checks)
+    return Measured(numbers=numbers, matrices=[_cost(trace)], checks=checks)
 
 
 def _cost(trace: Trace) -> Matrix:
-    """Count what the sentence costs with one head, with as many as there are, and with twice."""
+    """Count what the sentence costs if the same width is cut into fewer or more heads.
+
+    A row for 1 head, for as many as there are, and for twice as many; the last three columns are
+    floating-point operations.
+    """
     site = trace.run.site
     width = site.n_heads * site.d_head
     stored = _stored_parameters(trace.run)
@@ -223,7 +236,8 @@ def _cost(trace: Trace) -> Matrix:
     for n_heads in sorted({1, site.n_heads, 2 * site.n_heads}):
         if width % n_heads == 0:
             d_head = width // n_heads
-            flops = attention_flops(len(trace.x), stored, width, n_heads)
+            n_tokens = len(trace.x)
+            flops = attention_flops(n_tokens, stored, width, n_heads)  # for the last three columns
             counts = (n_heads, d_head, stored, *flops)
             names.append(f"{n_heads} x {d_head}")
             rows.append(tuple(map(float, counts)))

@@ -11,18 +11,16 @@ from rank_reference import check, dense, gaussian, least_dims, random_layer, spe
 from scipy.linalg import subspace_angles
 
 from headscope.attention import AttentionWeights, attention_fused
+from headscope.stats.factors import Factors, layer_factors, random_factors
 from headscope.stats.spectra import (
     LEVELS,
-    Factors,
     RankSettings,
     asymmetry,
     column_basis,
     layer_control,
-    layer_factors,
     layer_spectra,
     matrix_ranks,
     product_ranks,
-    random_factors,
     subspace_overlap,
 )
 
@@ -59,8 +57,8 @@ def test_every_statistic_is_the_dense_products(
     if duplicate:  # columns twice: the rank is at most half the head's width
         half = (d_head + 1) // 2
         columns = torch.arange(d_head) % half
-        factors = Factors(*(getattr(factors, name)[..., columns] for name in vars(factors)))
-    factors = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
+        factors = factors.each(lambda factor: factor[..., columns])
+    factors = factors.each(lambda factor: factor * scale)
     power = 2 if share == "sigma2" else 1
     for item in (factors, factors.concatenated()):
         measured = matrix_ranks(item, RankSettings(share))

@@ -9,7 +9,7 @@ from rank_reference import dense, gaussian, random_layer
 
 from headscope.analyses.rank.collaborative import Mixed, score_error, share_projections, truncate
 from headscope.analyses.rank.shared_projections import knee, score_costs
-from headscope.stats.spectra import Factors
+from headscope.stats.factors import Factors
 
 
 def planted(n_heads: int, d_model: int, d_head: int, r: int, seed: int = 0) -> Factors:
@@ -75,7 +75,7 @@ def test_every_head_uses_the_same_projections_and_full_width_is_exact():
     assert all(b < a + 1e-3 for a, b in pairwise(errors))
     assert errors[0] > 0.8
     for scale in (1e-30, 1e15):  # of the weights, which does not matter
-        scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
+        scaled = factors.each(lambda factor, by=scale: factor * by)
         error = score_error(scaled, share_projections(scaled, 6))
         assert error == pytest.approx(errors[2], abs=1e-3)
 
