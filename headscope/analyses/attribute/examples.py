@@ -239,7 +239,8 @@ def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[s
         )
     sample = _sample(loaded)
     if kind == "next":  # without its last word and the full stop
-        return (" ".join(sample[0].split()[:-2]),)
+        words = sample[0].split()
+        return (" ".join(words[: max(1, len(words) - 2)]),)
     if kind != "cosine":
         return sample[:1]
     # Two texts that belong together, so that there is a likeness to take apart.

@@ -118,9 +118,12 @@ def agreement_sentence(result: AttributeResult) -> str:
     ]
     known = [value for value in correlations if value is not None]
     if known:
+        lowest = decimal(min(known), 2)
+        highest = decimal(max(known), 2)
+        span = lowest if lowest == highest else f"{lowest} to {highest}"
         text += (
             ". The other: later layers read what earlier ones write; in the layers before "
-            f"{last.name} they agree at {decimal(min(known), 2)} to {decimal(max(known), 2)}"
+            f"{last.name} they agree at {span}"
         )
         if is_cosine:
             text += " with lengths counted"

@@ -19,11 +19,13 @@
   const picture = (head) => headPicture(head.mean, SIDE);
   const shownSample = () => data.samples[sampleIndex()];
 
-  // A head's pattern with what asks and what is looked at: a decoder's tokens ask, cross-attention looks at the source.
+  // A head's pattern with what asks and what is looked at: a decoder's tokens ask, cross-attention looks at the source. A
+  // causal model has no source: its decoder reads the text itself.
   const stackOf = (name) => name.includes(":") ? name.split(":")[0] : "encoder";
   function grid(sample, name) {
     const flat = sample && sample.patterns[name], stack = stackOf(name);
-    return flat && { flat, ask: stack === "encoder" ? sample : sample.target, seen: stack === "decoder" ? sample.target : sample };
+    const target = sample && sample.target && sample.target.tokens ? sample.target : sample;
+    return flat && { flat, ask: stack === "encoder" ? sample : target, seen: stack === "decoder" ? target : sample };
   }
 
   function drawThumbs() {
