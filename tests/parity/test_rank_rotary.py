@@ -21,7 +21,7 @@ import headscope
 from headscope import rank
 from headscope.analyses.rank.distances import distances_sentence
 from headscope.analyses.rank.result import HeadRank, LayerRank, RankResult
-from headscope.core.errors import InputError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.heads import layer_name
 from headscope.models.layouts.layout import AttentionSite, Step
 from headscope.models.layouts.steps import Rotation, with_gains
@@ -310,7 +310,7 @@ def test_angles_are_exact_whatever_the_models_dtype():
 
 
 def test_shared_projections_are_refused():
-    with pytest.raises(InputError, match=r"rotates queries and keys.*no place for"):
+    with pytest.raises(UnsupportedModelError, match=r"rotates queries and keys.*no place for"):
         rank(headscope.wrap(llama(), tiny_tokenizer(40)), share_projections=[4], **BRIEF)
 
 
