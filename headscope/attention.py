@@ -8,6 +8,8 @@ Row vectors throughout. For one head of width ``d_head``::
     z           = gate * pattern v              gate = 1; 0 removes the head
     out         = sum over heads of z W_O + b_O
 
+Some models bound their scores before the mask, ``softcap tanh(attn_scores / softcap)``.
+
 The sum over heads equals concatenating the ``z`` of all heads and multiplying once by the stacked
 ``W_O``. Splitting d_model over more heads therefore costs nothing: with d_head = d_model / n_heads
 the parameters and the multiplications stay the same.
@@ -26,7 +28,8 @@ The pattern of a query that may see no key is zeros, with a
 
 References
 ----------
-Vaswani et al. 2017, arXiv:1706.03762, section 3.2.
+Vaswani et al. 2017, arXiv:1706.03762, section 3.2; the soft cap: Gemma 2, arXiv:2408.00118,
+section 2.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ __all__ = [
     "attention_by_head",
     "attention_fused",
     "attention_pattern",
+    "capped",
     "causal_mask",
     "combine_masks",
     "default_scale",
@@ -222,13 +226,27 @@ def masked_softmax(attn_scores: Tensor, mask: Mask = None) -> Tensor:
     return pattern
 
 
+def capped(attn_scores: Tensor, softcap: float | None) -> Tensor:
+    """Bend scores so that none is beyond ``softcap``: small ones hardly change; None changes none.
+
+    With a soft cap of 50, a score of 10 becomes 9.87, and one of 200 becomes 49.97.
+    """
+    return attn_scores if softcap is None else softcap * torch.tanh(attn_scores / softcap)
+
+
 def attention_pattern(
-    q: Tensor, k: Tensor, *, scale: float | None = None, mask: Mask = None
+    q: Tensor,
+    k: Tensor,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    mask: Mask = None,
 ) -> Tensor:
     """Return softmax(q k^T * scale + mask), (..., query_pos, key_pos), from (..., pos, d_head)."""
     scale = default_scale(q.shape[-1]) if scale is None else scale
     # Scaling q costs n x d_head multiplications, scaling the scores n x n.
-    return masked_softmax((q * scale) @ k.transpose(-2, -1), mask)
+    attn_scores = (q * scale) @ k.transpose(-2, -1)
+    return masked_softmax(capped(attn_scores, softcap), mask)
 
 
 def attention_by_head(
@@ -238,6 +256,7 @@ def attention_by_head(
     *,
     mask: Mask = None,
     scale: float | None = None,
+    softcap: float | None = None,
     gate: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Multi-head attention as its definition reads: one head after the other.
@@ -250,6 +269,8 @@ def attention_by_head(
         What keys and values are made from; the same tensor for self-attention.
     mask : Tensor, optional
         Broadcastable to (batch, n_heads, query_pos, key_pos).
+    softcap : float, optional
+        Bounds the scaled scores (:func:`capped`).
     gate : Tensor, (n_heads,), optional
         Multiplies each head's z; zero removes the head, its b_V included. b_O stays.
 
@@ -269,7 +290,7 @@ def attention_by_head(
         k = x_k @ weights.W_K[h] + weights.b_K[h]  # (batch, key_pos, d_head)
         v = x_k @ weights.W_V[h] + weights.b_V[h]  # (batch, key_pos, d_head)
         head_mask = None if mask is None else mask[:, h]
-        pattern = attention_pattern(q, k, scale=scale, mask=head_mask)
+        pattern = attention_pattern(q, k, scale=scale, softcap=softcap, mask=head_mask)
         z = pattern @ v if gate is None else gate[h] * (pattern @ v)
         out = out + z @ weights.W_O[h]
         patterns.append(pattern)
@@ -283,6 +304,7 @@ def attention_fused(
     *,
     mask: Mask = None,
     scale: float | None = None,
+    softcap: float | None = None,
     gate: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Multi-head attention with all heads in one product.
@@ -292,7 +314,7 @@ def attention_fused(
     q = project(x_q, weights.W_Q, weights.b_Q)  # (batch, n_heads, query_pos, d_head)
     k = project(x_k, weights.W_K, weights.b_K)  # (batch, n_heads, key_pos, d_head)
     v = project(x_k, weights.W_V, weights.b_V)
-    pattern = attention_pattern(q, k, scale=scale, mask=mask)
+    pattern = attention_pattern(q, k, scale=scale, softcap=softcap, mask=mask)
     return project_out(_gated(pattern @ v, gate), weights), pattern
 
 
@@ -322,6 +344,7 @@ def stream_attention(
     *,
     mask: Mask = None,
     scale: float | None = None,
+    softcap: float | None = None,
     gate: Tensor | None = None,
     visit: Visitor | None = None,
     chunk_entries: int = CHUNK_ENTRIES,
@@ -336,6 +359,8 @@ def stream_attention(
         Keys and values.
     mask : Tensor, optional
         Broadcastable to (batch, n_heads, query_pos, key_pos).
+    softcap : float, optional
+        Bounds the scaled scores (:func:`capped`).
     visit : callable, optional
         Called as ``visit(examples, heads, pattern, z)`` for each chunk; it must not keep or change
         ``pattern`` (examples, heads, query_pos, key_pos). ``z`` is not gated.
@@ -348,7 +373,9 @@ def stream_attention(
     for chunk in _chunks(q, k.shape[-2], chunk_entries):
         examples, heads = chunk
         chunk_mask = None if mask is None else mask_of_chunk(mask, examples, heads)
-        pattern = attention_pattern(q[chunk], k[chunk], scale=scale, mask=chunk_mask)
+        pattern = attention_pattern(
+            q[chunk], k[chunk], scale=scale, softcap=softcap, mask=chunk_mask
+        )
         z_chunk = pattern @ v[chunk]
         z[chunk] = z_chunk
         if visit is not None:

@@ -161,6 +161,18 @@ def mpnet() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of the real SmolLM2-135M, a decoder with rotated and shared keys."""
+    folder = Path(os.environ.get("HEADSCOPE_SMOLLM2") or "not set")
+    if not (folder / "model.safetensors").is_file():
+        pytest.skip(
+            f"no SmolLM2-135M in HEADSCOPE_SMOLLM2 ({folder}); where there is a shared folder, "
+            "its tools/get-smollm2 makes the model and prints what to set"
+        )
+    return folder
+
+
 @pytest.fixture
 def all_of_it(request: pytest.FixtureRequest) -> None:
     """Go on only where large tests were asked for by name, as they may take minutes."""

@@ -1,6 +1,7 @@
 """Every tiny random network: the families that headscope covers (README's table), and variants."""
 
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,8 +49,12 @@ class Family:
         model = auto.from_config(config)
         for module in model.modules():
             plain = not isinstance(module, nn.Embedding | nn.LayerNorm)
-            if plain and isinstance(bias := getattr(module, "bias", None), Tensor):
+            bias = getattr(module, "bias", None)
+            if plain and isinstance(bias, Tensor) and bias.is_floating_point():
                 nn.init.normal_(bias, std=0.3)
+        for name, gain in model.named_parameters():
+            if re.search(r"\.[qk]_(layer)?norm\.weight", name):  # or a lost one would not show
+                gain.data += torch.empty_like(gain).uniform_(-0.5, 0.5)
         return model.to(getattr(torch, dtype)).eval()
 
 
@@ -70,11 +75,28 @@ _V3 = {"share_att_key": True, "norm_rel_ebd": "layer_norm"}
 _CONV = {**_EMBEDDING, "num_attention_heads": 8, "head_ratio": 2, "conv_kernel_size": 3}
 _SQUEEZE = {"embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2}
 _EURO = {"num_key_value_heads": 2, **_ENDS}
+_NEOX: dict[str, Any] = {**_ENDS, "rotary_pct": 0.25}
+_NEO: dict[str, Any] = {
+    **{**_ENDS, "num_hidden_layers": 2, "window_size": 5},
+    "attention_types": [[["global", "local"], 1]],
+}
+_GPTJ: dict[str, Any] = {**_ENDS, "rotary_dim": 4}
+_OPT: dict[str, Any] = {**_ENDS, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3}
+_FALCON: dict[str, Any] = {**_ENDS, "bias": True}
 _T5: dict[str, Any] = {
     **{"vocab_size": 61, "d_model": 32, "d_kv": 8, "d_ff": 48},
     **{"num_layers": 2, "num_decoder_layers": 3, "num_heads": 4},
     **{"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
 }
+#: Causal models that rotate; two heads share keys.
+_LLAMA: dict[str, Any] = {**_EURO, "head_dim": 8}
+#: Windows that every probe goes beyond, in some layers.
+_WINDOW = {"sliding_window": 6, "sliding_window_pattern": 2}
+_QWEN = {**_LLAMA, **_WINDOW, "use_sliding_window": True, "max_window_layers": 1}
+_GEMMA = {**_LLAMA, **_WINDOW, "query_pre_attn_scalar": 6}
+_EXPERTS = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2}
+_MOE: dict[str, Any] = {**_LLAMA, **_EXPERTS, "moe_intermediate_size": 16}
+_DECODER = ("decoder",)
 
 COVERED = (
     Family("bert"),
@@ -133,6 +155,48 @@ COVERED = (
     ),
     Family("eurobert", "rotary", changes=_EURO, variant="shared keys"),
     Family("gpt2", "gpt2", ("decoder",)),
+    Family("llama", "rotary", _DECODER, _LLAMA),
+    Family("mistral", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
+    Family("qwen2", "rotary", _DECODER, _QWEN),
+    Family("gemma", "rotary", _DECODER, _LLAMA),
+    Family("gemma2", "rotary", _DECODER, {**_GEMMA, "attn_logit_softcapping": 2.0}),
+    Family(
+        "granite",
+        "rotary",
+        _DECODER,
+        {**_LLAMA, "attention_multiplier": 0.2, "residual_multiplier": 0.3},
+    ),
+    Family("starcoder2", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
+    Family("smollm3", "rotary", _DECODER, {**_LLAMA, "no_rope_layer_interval": 2}),
+    Family("mixtral", "rotary", _DECODER, _MOE),
+    Family("qwen2_moe", "rotary", _DECODER, {**_MOE, "shared_expert_intermediate_size": 16}),
+    Family("qwen3", "normed", _DECODER, _QWEN),
+    Family("qwen3_moe", "normed", _DECODER, _MOE),
+    Family("gemma3_text", "normed", _DECODER, _GEMMA),
+    Family(
+        "gemma3_text",
+        "normed",
+        changes={**_GEMMA, "use_bidirectional_attention": True},
+        variant="both directions",
+    ),
+    Family("olmo2", "normed", _DECODER, _LLAMA),
+    Family("olmoe", "normed", _DECODER, {**_MOE, "clip_qkv": 1.0}),
+    Family("phi", "phi", _DECODER, {**_EURO, "qk_layernorm": True}),
+    Family("phi3", "phi3", _DECODER, {**_EURO, "sliding_window": 6}),
+    Family("modernbert-decoder", "modernbert-decoder", _DECODER, _MODERN),
+    Family("gpt_neox", "gpt_neox", ("decoder",), changes=_NEOX),
+    Family("gpt_neo", "gpt_neo", ("decoder",), changes=_NEO),
+    Family("gptj", "gptj", ("decoder",), changes=_GPTJ),
+    Family("opt", "opt", ("decoder",), changes=_OPT),
+    Family("bloom", "bloom", ("decoder",), changes=_ENDS),
+    Family("falcon", "falcon", ("decoder",), changes=_FALCON, variant="one key"),
+    Family(
+        "falcon",
+        "falcon",
+        ("decoder",),
+        changes={**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
+        variant="shared keys",
+    ),
     Family("bart", "bart", _ALL),
     Family("mbart", "bart", _ALL),
     Family("marian", "bart", _ALL),
@@ -162,7 +226,7 @@ def _deberta(version: int, variant: str, **changes: Any) -> Family:
     return Family(kind, kind, changes=changes, variant=variant)
 
 
-_BY_LAYER = {"scale_attn_by_inverse_layer_idx": True}
+_LATER_LESS = {"scale_attn_by_inverse_layer_idx": True}
 _ROPE = {"rope_type": "linear", "factor": 4.0}
 _NARROW = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
 #: Beside the table; every probe of 40 tokens or more goes beyond tables and buckets named "short".
@@ -172,12 +236,17 @@ VARIANTS = (
     _variant("modernbert", "biases", attention_bias=True),
     _variant("eurobert, shared keys", "one key", num_key_value_heads=1, attention_bias=True),
     _variant("eurobert, shared keys", "own keys", num_key_value_heads=4),
-    _variant("gpt2", "by layer", **_BY_LAYER),
+    _variant("gpt2", "by layer", **_LATER_LESS),
     _variant("gpt2", "unscaled", scale_attn_weights=False),
-    _variant("gpt2", "reordered", **_BY_LAYER, reorder_and_upcast_attn=True),
+    _variant("gpt2", "reordered", **_LATER_LESS, reorder_and_upcast_attn=True),
     Family("esm", "esm", changes=_ESM, variant="absolute"),
     _variant("esm", "masked tokens", token_dropout=True, emb_layer_norm_before=True),
     _variant("nomic_bert", "far", rope_parameters=_ROPE),
+    _variant("gpt_neox", "one after the other", use_parallel_residual=False, rotary_pct=1.0),
+    _variant("opt", "norms after", do_layer_norm_before=False, word_embed_proj_dim=16),
+    _variant("gptj", "all turned", rotary_dim=8),
+    _variant("falcon, one key", "own keys", multi_query=False),
+    _variant("falcon, one key", "by distance", multi_query=False, alibi=True, parallel_attn=False),
     _variant("rembert", "decoder", is_decoder=True),
     _variant("xlm", "sinusoids", sinusoidal_embeddings=True),
     _variant("convbert", "wide kernel", conv_kernel_size=9),

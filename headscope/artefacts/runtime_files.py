@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headscope.artefacts.onnx_graph import HIDDEN, INPUTS, LOGITS
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.run.task_heads import Joined, Select
+from headscope.models.run.task_heads import InSlices, Joined, Select
 
 BFLOAT16 = 2.0**-8  # Largest relative error of rounding to bfloat16
 
@@ -43,7 +43,7 @@ class RuntimeFile(ABC):
         attention_mask: Tensor,
         token_type_ids: Tensor | None = None,
         *,
-        select: Select | None = None,
+        select: Select | InSlices | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the file as :meth:`LoadedModel.run` runs a model: last hidden state and logits.
 
@@ -58,7 +58,8 @@ class RuntimeFile(ABC):
         of_tokens = logits.dim() == 3  # [texts, pos, classes]
         if not of_tokens:
             return hidden, logits
-        if isinstance(select, Joined):  # it also adds logits of another model
+        # One reads the logits, the other adds those of another model.
+        if isinstance(select, InSlices | Joined):
             return hidden, select.of_logits(logits)
         return hidden, select(logits)
 

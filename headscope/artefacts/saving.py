@@ -28,7 +28,7 @@ from headscope.models.load.manifest import COMPACT, SCHEMA
 from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel, origin_of
-from headscope.models.surgery.copies import original_heads
+from headscope.models.surgery.copies import need_weights, original_heads
 
 
 def save(
@@ -181,7 +181,8 @@ def check_target(folder: str | Path) -> None:
 
 
 def check_saves(loaded: LoadedModel) -> None:
-    """Refuse, before a long run, a model whose folder could not be copied once it is pruned."""
+    """Refuse, before a long run, a model that could not be cut, or its folder not be copied."""
+    need_weights(loaded)
     sentence_copy(loaded.folder)
 
 

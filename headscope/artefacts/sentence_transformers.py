@@ -44,12 +44,13 @@ from headscope.models.load.sentence_folder import lower_cases, transformer_folde
 from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.outputs import TEXTS, TOLERANCES, agree
+from headscope.models.run.pooling import Pooling
 
 #: The files that are taken out of a module's folder: settings, words, weights.
 _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")
 #: Texts on which a certificate compares embeddings, besides those that every written folder reads.
 _MORE_TEXTS = (TEXTS[0].upper(), "  Na\u00efve caf\u00e9s: 3.50 EUR each, and 2 teas!  ", "x")
-#: Largest difference of a number of an embedding, relative to the largest if that exceeds 1.
+#: Largest difference of a number of an embedding, in units of the embedding's length.
 _TOLERANCE = 1e-5
 _LONGEST = 8192  # Most tokens that a text is read to, to see where it is cut
 
@@ -139,7 +140,7 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
         return False
     try:
         with _silent():
-            _, embeddings = _encoded(loaded, folder, TEXTS)
+            embeddings = _encode(_opened(loaded, folder), TEXTS, batch_size=1)
     except Exception as error:  # it raises many kinds
         raise ArtefactError(
             f"sentence-transformers does not open what was written ({reason(error)}), so the "
@@ -162,23 +163,33 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _encoded(loaded: LoadedModel, folder: Path, texts: Sequence[str]) -> tuple[Any, Tensor]:
-    """Open a folder by the real package; return its model, and embeddings of texts, (texts, d)."""
+def _opened(loaded: LoadedModel, folder: Path, name: str = "SentenceTransformer") -> Any:
+    """Open a folder by a class of the real package."""
     register()
     package: Any = importlib.import_module("sentence_transformers")
-    model = package.SentenceTransformer(
+    return getattr(package, name)(
         str(folder),
         device=loaded.device,
         local_files_only=True,
         model_kwargs={"dtype": getattr(torch, loaded.dtype)},
     )
-    return model, model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False)
 
 
-def read_as_cut(loaded: LoadedModel, texts: Sequence[str]) -> list[list[int]]:
-    """Return token ids of texts after the model's prompt, cut where its folder says."""
+def _encode(model: Any, texts: Sequence[str], **options: Any) -> Tensor:
+    """Embed texts by the real package, (texts, d); without a ``prompt`` after the default one."""
+    embeddings: Tensor = model.encode(
+        list(texts), convert_to_tensor=True, show_progress_bar=False, **options
+    )
+    return embeddings
+
+
+def read_as_cut(
+    loaded: LoadedModel, texts: Sequence[str], prompt: str | None = None
+) -> list[list[int]]:
+    """Return token ids of texts after a prompt (None: the default), cut where its folder says."""
     longest = min(loaded.pooling.max_length or loaded.max_length, loaded.max_length)
-    prompted = [loaded.pooling.prompt + text for text in texts]
+    before = loaded.pooling.prompt if prompt is None else prompt
+    prompted = [before + text for text in texts]
     cut = loaded.tokenizer(prompted, truncation=True, max_length=longest)
     ids: list[list[int]] = cut["input_ids"]
     return ids
@@ -197,9 +208,9 @@ def embedded(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> Tensor:
 def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     """Compare a model's embeddings with those that sentence-transformers makes of its folder.
 
-    Texts are read after the default prompt. For a text that is too long, only the token ids after
-    cutting are compared: running it would cost as much as the rest of the certificate. None for a
-    folder that says nothing about embeddings.
+    Texts are read after the default prompt, and after those of queries and documents. For a text
+    that is too long, only the token ids after cutting are compared: running it would cost as much
+    as the rest of the certificate. None for a folder that says nothing about embeddings.
     """
     pooling = loaded.pooling
     folder = loaded.folder
@@ -210,33 +221,60 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     if why is not None:
         return replace(check, not_compared=why)
 
-    # ours, and the package's
+    # The package's, and how far ours are from them.
     texts = (*TEXTS, *_MORE_TEXTS)
     limit = min(pooling.max_length or loaded.max_length, loaded.max_length, _LONGEST)
     too_long = f"{TEXTS[0]} " * (1 + limit // 8)
-    ours = embedded(loaded, read_as_cut(loaded, texts))
     try:
         with _silent():
-            model, embeddings = _encoded(loaded, folder, texts)
+            model = _opened(loaded, folder)
             tokenise = getattr(model, "preprocess", model.tokenize)  # its name before 5.3
             prompt = model.prompts.get(model.default_prompt_name) or ""
             cut_ids = tokenise([prompt + too_long])["input_ids"][0]
+            gap = _gap(loaded, model, texts)
+            padding_shifts = None
+            if gap > _TOLERANCE and loaded.tokenizer.padding_side == "left":
+                alone = _gap(loaded, model, texts, batch_size=1)
+                if alone <= _TOLERANCE:
+                    padding_shifts = gap
+                    gap = alone
     except Exception as error:  # it raises many kinds
         why = f"sentence-transformers does not open the folder ({reason(error)})"
         return replace(check, not_compared=why)
-
-    # how much they differ
-    expected = embeddings.to(ours)
-    gap = math.inf
-    if expected.shape == ours.shape:
-        largest = expected.abs().max().clamp(min=1)
-        gap = float((ours - expected).abs().max() / largest)
     return replace(
         check,
         texts=len(texts),
         max_abs=gap,
+        padding_shifts=padding_shifts,
         cut_alike=list(map(int, cut_ids)) == read_as_cut(loaded, [too_long])[0],
     )
+
+
+def _other_prompts(pooling: Pooling) -> tuple[str, ...]:
+    """Return the prompts of queries and documents, where they are read and not the default."""
+    if not pooling.pools_prompt:
+        return ()
+    prompts = dict.fromkeys((pooling.query_prompt, pooling.document_prompt))
+    return tuple(prompt for prompt in prompts if prompt != pooling.prompt)
+
+
+def _gap(loaded: LoadedModel, model: Any, texts: Sequence[str], **options: Any) -> float:
+    """Return the largest difference of a number of an embedding, in units of its length.
+
+    ``model`` is the package's, with options of its ``encode``; texts are read after each prompt.
+    """
+    default = loaded.pooling.prompt
+    largest = 0.0
+    for prompt in (default, *_other_prompts(loaded.pooling)):
+        named = {} if prompt == default else {"prompt": prompt}
+        ours = embedded(loaded, read_as_cut(loaded, texts, prompt))
+        expected = _encode(model, texts, **named, **options).to(ours)
+        if expected.shape != ours.shape:
+            return math.inf
+        length = expected.norm(dim=-1).clamp(min=torch.finfo(ours.dtype).tiny)
+        gap = float(((ours - expected).abs().amax(dim=-1) / length).max())
+        largest = max(largest, gap)
+    return largest
 
 
 def _not_comparable(loaded: LoadedModel) -> str | None:
@@ -258,9 +296,10 @@ def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
     """Say how texts become embeddings, according to the folder's own settings."""
     pooling = loaded.pooling
     yield f"Embeddings as {MODULES} has them: {pooling}."
-    if pooling.prompt:
-        unread = ", which is not pooled" if pooling.skipped else ""
-        yield f"Every text is read after the default prompt {pooling.prompt!r}{unread}."
+    if default := pooling.reads_after(retrieves=False):
+        yield f"{default}."
+    if _other_prompts(pooling):
+        yield f"{pooling.reads_after(retrieves=True)}."
     if lower_cases(SentenceFiles.of(folder)):
         yield "Every text is read in lower case, as the folder says."
     if pooling.max_length is not None and pooling.max_length < loaded.max_length:

@@ -66,6 +66,11 @@ class Thresholds(ThresholdSet):
         largest of nearly even weights says nothing.
     sharp : float
         Least confidence of a cross-attention head.
+    first_token : float
+        Least mean mass on the first position of a causal stack (as for special tokens).
+    induction : float
+        Least gain of the weight on the token after an earlier copy, over that where nothing is
+        repeated.
     """
 
     positional: float = 0.90
@@ -83,6 +88,8 @@ class Thresholds(ThresholdSet):
     monotonic: float = 0.60
     monotonic_gain: float = 0.10
     sharp: float = 0.80
+    first_token: float = 0.60
+    induction: float = 0.15
 
     def __post_init__(this) -> None:  # noqa: N805  (a field is called self)
         for field in dataclasses.fields(this):

@@ -80,6 +80,8 @@ class Batch:
     left_out: int = 0  # Words of these sentences that have no piece
     #: Sentences in scripts that put no space between words, whose words are not known
     unspaced: int = 0
+    #: Edges of the sentences' trees or pairs, also those that a causal model cannot be asked for
+    tree_edges: int = 0
 
     @property
     def size(self) -> tuple[int, int]:
@@ -94,6 +96,36 @@ class Batch:
         if self.source is None:
             return tokens
         return (self.source.input_ids, self.source.attention_mask, *tokens)
+
+    @property
+    def keys(self) -> Tensor:
+        """The content tokens that a head can look at, (batch, pos), bool.
+
+        In a causal stack without the first position, where trained heads park (Xiao et al. 2023,
+        arXiv:2309.17453).
+        """
+        return self.content & self._from(1) if self.causal else self.content
+
+    @property
+    def queries(self) -> Tensor:
+        """The content tokens whose rows are measured, (batch, pos), bool.
+
+        In a causal stack from position 2 on: the first query that can look at another key.
+        """
+        return self.content & self._from(2) if self.causal else self.content
+
+    @property
+    def sink_queries(self) -> Tensor:
+        """The rows that can show a sink on the first position, (batch, pos), bool.
+
+        In a causal stack the content tokens from position 4 on: earlier ones see little else. In
+        other stacks none.
+        """
+        return self.content & self._from(4) & self.causal
+
+    def _from(self, least: int) -> Tensor:
+        """Mark the positions from ``least`` on, (pos,)."""
+        return torch.arange(self.size[1], device=self.input_ids.device) >= least
 
     @property
     def visible(self) -> Tensor:
@@ -201,8 +233,11 @@ def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterat
         yield batch
 
 
-def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
-    """Pad sentences into one :class:`Batch`."""
+def collate(batch: Sequence[EncodedSentence], pad_id: int, *, causal: bool = False) -> Batch:
+    """Pad sentences into one :class:`Batch`; ``causal``: for a stack that sees no later token.
+
+    There a word that begins at position 0 is no word: nobody is asked for it, and it asks nobody.
+    """
     # Tokens: (batch, pos).
     input_ids = filled([encoded.ids for encoded in batch], pad_id)
     word_of = filled([encoded.word_of for encoded in batch], -1)
@@ -221,13 +256,17 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         # The word of a special token is -1, which reads the last entry, False.
         is_mark = np.array([*map(_is_punctuation, encoded.sentence.words), False])
         punctuation[row, : len(encoded)] = is_mark[encoded.word_of]
+    if causal:
+        pieces[:, 0] = 0
 
     # Edges between words, where the sentences have a tree or labelled pairs.
     edges = None
     swapped = None
     if batch[0].sentence.edges is not None:
-        edges = sentence_edge_trials(batch, [encoded.sentence for encoded in batch])
-        swapped = sentence_edge_trials(batch, [encoded.swapped for encoded in batch])
+        own_trees = [encoded.sentence for encoded in batch]
+        edges = sentence_edge_trials(batch, own_trees, causal=causal)
+        other_trees = [encoded.swapped for encoded in batch]
+        swapped = sentence_edge_trials(batch, other_trees, causal=causal)
     return Batch(
         input_ids=input_ids,
         attention_mask=is_token.long(),
@@ -243,8 +282,10 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         edges=edges,
         swapped=swapped,
         rare=_rare(batch, input_ids.shape),
+        causal=causal,
         left_out=sum(encoded.left_out for encoded in batch),
         unspaced=sum(encoded.sentence.unspaced for encoded in batch),
+        tree_edges=sum(len(encoded.sentence.edges or ()) for encoded in batch),
     )
 
 
@@ -267,7 +308,7 @@ def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
                 rarity=None,
             )
         )
-    batch = collate(sentences, pad_id)
+    batch = collate(sentences, pad_id, causal=True)
 
     # The sources, and what the placeholders do not tell.
     sources = padded(rows, pad_id, "cpu")
@@ -284,7 +325,7 @@ def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
         content=source_content,
         predicts_content=content_at_next,
     )
-    return dataclasses.replace(batch, punctuation=punctuation, causal=True, source=source)
+    return dataclasses.replace(batch, punctuation=punctuation, source=source)
 
 
 def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:

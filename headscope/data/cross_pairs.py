@@ -297,6 +297,7 @@ def _row_trials(row: LabelledRow, pieces: Array, pairs: Sequence[Edge]) -> RowTr
         trials=trials_of(pairs, CROSS_WAY),
         positions=np.arange(max(n_source, n_target)),  # words of both sides by their numbers
         offset_origin=words_on_line(n_source, n_target, n_target),
-        last_word=n_source - 1,
+        first_word=0,
+        last_word=np.full(n_target, n_source - 1),
         uniform=uniform,
     )

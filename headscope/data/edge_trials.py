@@ -84,33 +84,55 @@ class RowTrials(NamedTuple):
     #: (query words,): the word that the offset of a target is counted from, the query itself within
     #: one sentence
     offset_origin: Array
-    last_word: int  # The last word that can be a target
+    first_word: int  # The first word that can be a target
+    last_word: Array  # (query words,): the last word that each query can be asked for
     #: From query and target words to the probabilities that evenly spread attention hits
     uniform: Callable[[Array, Array], Array]
 
 
 def sentence_edge_trials(
-    batch: Sequence[EncodedSentence], annotated: Sequence[Sentence | None]
+    batch: Sequence[EncodedSentence], annotated: Sequence[Sentence | None], *, causal: bool = False
 ) -> EdgeTrials:
     """Make the trials of a batch: the words of each sentence are asked for edges of a tree.
 
     ``annotated`` has one tree a sentence: its own, or as a control that of another sentence of as
-    many words; None has no trials.
+    many words; None has no trials. In a ``causal`` stack a word is asked only for words before it.
     """
     rows = []
     for encoded, sentence in zip(batch, annotated, strict=True):
-        n_words = len(encoded.first)
-        rows.append(
-            RowTrials(
-                half=encoded.half,
-                trials=() if sentence is None else _both_ways(sentence),
-                positions=encoded.first,
-                offset_origin=np.arange(n_words),
-                last_word=n_words - 1,
-                uniform=functools.partial(uniform_weight, encoded.pieces),
-            )
+        words = np.arange(len(encoded.first))
+        trials = () if sentence is None else _both_ways(sentence)
+        row = RowTrials(
+            half=encoded.half,
+            trials=trials,
+            positions=encoded.first,
+            offset_origin=words,
+            first_word=0,
+            last_word=np.full(len(words), len(words) - 1),
+            uniform=functools.partial(uniform_weight, encoded.pieces),
         )
+        rows.append(_visible(row, encoded) if causal else row)
     return edge_trials(rows)
+
+
+def _visible(row: RowTrials, encoded: EncodedSentence) -> RowTrials:
+    """Keep the trials of a sentence that a causal stack can be asked for, with their baselines.
+
+    A query's targets are words before it. A word that begins at position 0 is none: heads park
+    there, whatever stands there. "Always the last word" is then the word before the query.
+    """
+    first_word = int(encoded.first[0] == 0)
+    trials = []
+    for trial in row.trials:
+        targets = [target for target in trial.targets if first_word <= target < trial.query]
+        if targets:
+            trials.append(trial._replace(targets=targets))
+    return row._replace(
+        trials=trials,
+        first_word=first_word,
+        last_word=row.offset_origin - 1,
+        uniform=functools.partial(uniform_weight_before, encoded.pieces, first_word),
+    )
 
 
 def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
@@ -130,8 +152,8 @@ def edge_trials(rows: Iterable[RowTrials]) -> EdgeTrials:
             for target in targets:
                 offset = int(target - row_trials.offset_origin[query])
                 pairs.append((query, target, len(trials), offsets.index((*relation, offset))))
-            first_hits = 0 in targets
-            last_hits = row_trials.last_word in targets
+            first_hits = row_trials.first_word in targets
+            last_hits = row_trials.last_word[query] in targets
             trials.append((relations.index(relation), first_hits, last_hits))
         if not pairs:
             continue
@@ -206,3 +228,17 @@ def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
     if_query_is_longest = second_longest[target] / second_longest.sum()
     weight: Array = np.where(longest[query], if_query_is_longest, longest[target].astype(float))
     return weight
+
+
+def uniform_weight_before(pieces: Array, first_word: int, query: Array, target: Array) -> Array:
+    """Return :func:`uniform_weight` of queries that see only words before them.
+
+    They see none before ``first_word`` either. With pieces [1, 3, 1, 1] and first word 0, word 3
+    attends most to word 1 (probability 1); with first word 2 to word 2.
+    """
+    words = np.arange(len(pieces))
+    is_visible = (words >= first_word) & (words < words[:, None])  # (query words, words)
+    visible_pieces = np.where(is_visible, pieces, 0)
+    longest = visible_pieces == visible_pieces.max(axis=1, keepdims=True)
+    shares: Array = longest / longest.sum(axis=1, keepdims=True)
+    return shares[query, target]

@@ -149,11 +149,13 @@ def scheme_of_file(name: str, tags: Iterable[Sequence[str]]) -> Scheme | None:
     if not entity_tags:
         return None
 
-    # Every tag has a letter.
+    # Every tag has a letter. Without O, B or I these may be tags of another kind (N-SG).
     for patterns in (_BEFORE, _BEHIND):
         marks = _marks(entity_tags, patterns)
         letters = {letter for letter, _ in marks.values()}
-        if len(marks) < len(entity_tags) or not (outside or letters & {"B", "I"}):
+        are_marked = len(marks) == len(entity_tags)
+        mark_entities = bool(outside) or not letters.isdisjoint("BI")
+        if not are_marked or not mark_entities:
             continue
         family = _family(letters)
         if not family:

@@ -30,6 +30,9 @@ TASK_FILES = {
     "token-classification": "tagged words",
     "question-answering": "questions, contexts and answers",
 }
+#: Tasks that read windows of running text, and how many sentences a window counts for where text
+#: is limited; other limits count windows.
+WINDOWED = {"mlm": 2, "lm": 4, "lm-accuracy": 4}
 _LABELLED = Columns(
     names={"label": LABELS},
     order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},

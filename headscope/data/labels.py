@@ -206,14 +206,17 @@ def _hint(examples: Examples, label: str) -> str:
 
 
 def _known(names: Mapping[int, str]) -> str:
+    """List a model's classes for a message: ``0 (negative), 1 (positive)``."""
     shown = sorted(names.items())[:_SHOWN]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return ", ".join(f"{number} ({name})" for number, name in shown) + more
 
 
 def _listed(labels: Iterable[str]) -> str:
+    """List labels for a message."""
     return ", ".join(sorted(labels)[:_SHOWN])
 
 
 def _pairs(numbers: Mapping[str, int]) -> str:
+    """List some labels with their numbers for a message: ``1 is 0, 2 is 1``."""
     return ", ".join(f"{label} is {n}" for label, n in sorted(numbers.items())[:3])

@@ -41,6 +41,8 @@ class Row:
     content: tuple[int, ...]  # Positions of tokens that are not special
     masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
     gold: tuple[int, ...] = ()  # Token ids that stood at the masked positions
+    #: Positions whose next token a causal language model is to predict
+    before_next: tuple[int, ...] = ()
     second: int | None = None  # Position where the second of two texts begins; None of one text
 
     def __len__(self) -> int:
@@ -55,8 +57,8 @@ class Padded:
     input_ids: Tensor  # (batch, pos), int64
     attention_mask: Tensor  # (batch, pos), int64: 1 for tokens and 0 for padding
     token_type_ids: Tensor | None  # (batch, pos); None: the model takes its default types
-    #: (2, predicted): Row and position of every token that is to be predicted, row by row: masked
-    #: tokens, or tokens that a decoder is to write
+    #: (2, predicted): Row and position of every state that predicts a token, row by row: those of
+    #: masked tokens, of tokens that a decoder is to write, or of tokens before the predicted one
     masked: Tensor
     gold: Tensor  # (predicted,): Ids of the right tokens at these positions
     #: (batch, target_pos), int64: What a decoder reads; None where rows have no target
@@ -161,6 +163,11 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
     return replace(row, ids=tuple(ids), masked=masked, gold=gold)
 
 
+def row_of_next_tokens(row: Row) -> Row:
+    """Ask for each content token of a row that has a token before it, at the position of that."""
+    return replace(row, before_next=tuple(position - 1 for position in row.content if position))
+
+
 def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
     """Right-pad rows into one batch. All of them have a target (:class:`PairRow`), or none."""
     pairs = [row for row in rows if isinstance(row, PairRow)]
@@ -192,6 +199,8 @@ def _predicted(rows: Sequence[Row], pairs: Sequence[PairRow]) -> Iterator[tuple[
     for i, row in enumerate(rows):
         for position, token in zip(row.masked, row.gold, strict=True):
             yield i, position, token
+        for position in row.before_next:
+            yield i, position, row.ids[position + 1]
     for i, pair in enumerate(pairs):
         for position, label in enumerate(pair.labels):
             if label != NO_LABEL:

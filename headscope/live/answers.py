@@ -172,7 +172,8 @@ class Answers:
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
             # Compute the attention, and keep the patterns of the shown rows on the way.
-            pattern = attention_pattern(q, k, scale=scale, mask=mask)  # [rows, heads, pos, pos]
+            # [rows, heads, pos, pos]
+            pattern = attention_pattern(q, k, scale=scale, softcap=site.softcap, mask=mask)
             key_stack = "decoder" if site.stack == "decoder" else "encoder"
             for i, row in enumerate(shown):
                 n_queries = _n_tokens(row, site.stack)

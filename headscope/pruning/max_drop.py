@@ -193,7 +193,7 @@ def search(pruner: Pruner, ranking: Ranking, way: Way, allowed_loss: float) -> C
     numbers = ascending(len(pruner.units))
     sign = 1 if pruner.evaluation.higher_is_better else -1
     _, repair = way
-    judgements: list[Judged] = []
+    judgements: list[Judged] = []  # What each model loses, and whether that is allowed
     tests: list[TestedCount] = []
     last_model: Repaired | None = None
 

@@ -17,7 +17,7 @@ from headscope.analyses.classify.result import HeadResult
 from headscope.core.accumulator import Array
 from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel, origin_of
-from headscope.models.surgery.copies import remove_heads
+from headscope.models.surgery.copies import has_all_weights, remove_heads
 from headscope.models.surgery.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.methods import rank
 from headscope.pruning.options import Repair
@@ -281,7 +281,8 @@ class Pruner:
             return past_run.outputs
 
         # Make it and run it.
-        if len(pruned.removed) == len(self.units):  # no model is left that could be built
+        whole_is_gone = len(pruned.removed) == len(self.units)
+        if whole_is_gone or not has_all_weights(loaded):  # no model that could be built
             with replaced_outputs(loaded, pruned.maps):
                 gates = pruned.gates.to(loaded.device)
                 outputs = task.outputs(loaded, gates, all_metrics=all_metrics)

@@ -227,12 +227,13 @@ class PruneOptions(RunOptions):
     ] = None
     limit: Annotated[
         int | None,
-        Option(help="So many examples of the data, chosen at random (mlm: the first windows)."),
+        Option(help="So many examples of the data, chosen at random (mlm, lm: the first windows)."),
     ] = None
     calibration_limit: Annotated[
         int,
         Option(
-            help="Calibration sentences (mlm: half as many windows), drawn at random.",
+            help="Calibration sentences, drawn at random (mlm: half as many windows; lm: a "
+            "quarter).",
             at_least=2,
             why="1024 is usual",
         ),

@@ -22,7 +22,9 @@ from headscope.core.errors import InputError
 from headscope.core.processes import alone, current
 from headscope.core.progress import Progress, progress_of_part
 from headscope.core.serialise import SCHEMA
+from headscope.data.examples import WINDOWED
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.copies import has_all_weights
 from headscope.pruning.curves import Outcome, run_curves, units_by_name, units_without_roles
 from headscope.pruning.keep import choose_version, keep
 from headscope.pruning.max_drop import prune_within_loss, unseen_examples
@@ -133,7 +135,7 @@ def _open(model: Model, options: PruneOptions) -> Opened:
         seed=options.seed,
         needs_calibration=options.needs_calibration,
         needs_labels=methods_with_labels(options.scored),
-        tested_unseen=options.max_drop is not None and options.task != "mlm",
+        tested_unseen=options.max_drop is not None and options.task not in WINDOWED,
     )
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(loaded, "prune")
@@ -165,11 +167,14 @@ def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
     if not options.repairs:
         # By default the last repair is surgeon: scale takes its place.
         repairs = (*repairs[:-1], Repair.scale)
+    why = "which read more than heads"
+    if not has_all_weights(loaded):
+        why = "which headscope does not know"
     return Ways(
         methods,
         repairs,
-        f"surgeon cannot refit the output maps of {loaded.family}, which read more than heads; "
-        "fisher takes its place as method, scale as repair.",
+        f"surgeon cannot refit the output maps of {loaded.family}, {why}; fisher takes its place "
+        "as method, scale as repair.",
     )
 
 
@@ -204,7 +209,7 @@ def _calibration(sources: Sources, options: PruneOptions, loaded: LoadedModel) -
         sources.calibration,
         loaded,
         seed=options.seed + 1,  # with other masks: both sets may hold the same text
-        limit=max(2, options.calibration_limit // 2),
+        limit=max(2, options.calibration_limit // WINDOWED.get(sources.calibration_task, 2)),
     )
 
 

@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from headscope.data.examples import Examples, sample_texts
+from headscope.data.examples import WINDOWED, Examples, sample_texts
 from headscope.data.labels import read_alike
 from headscope.data.unshared import Unshared, without_shared
 from headscope.tasks.calibration import open_calibration, pick
@@ -47,7 +47,7 @@ def open_sources(
     leaves out every example with a sentence that heads were chosen on.
     """
     # Without files: the built-in sample, which has no labels.
-    if data is None and calibration is None and task in ("fidelity", "mlm"):
+    if data is None and calibration is None and task in ("fidelity", *WINDOWED):
         first_half, second_half = _halves_of_the_sample(seed)
         evaluation = read_examples(task, first_half, limit, seed)
         chosen_on = None

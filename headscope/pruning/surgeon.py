@@ -57,6 +57,8 @@ def can_refit(loaded: LoadedModel) -> bool:
     for site in loaded.sites:
         if not site.n_heads:
             continue
+        if not site.has_weights:
+            return False
         out = site.projections.out
         if out.module.weight.dim() != 2 or out.in_features != site.n_heads * site.d_head:
             return False

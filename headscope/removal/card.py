@@ -26,6 +26,8 @@ HUB_TASKS = {
     "similarity": "sentence-similarity",
     "classification": "text-classification",
     "mlm": "fill-mask",
+    "lm": "text-generation",
+    "lm-accuracy": "text-generation",
     "retrieval": "sentence-similarity",
     "rerank": "text-ranking",
     "token-classification": "token-classification",
@@ -39,6 +41,7 @@ _HUB_TASKS_OF_HEADS = {
     "mlm": "fill-mask",
     "token-classification": "token-classification",
     "question-answering": "question-answering",
+    "causal": "text-generation",
 }
 MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
 #: Fields of the source's own card that still hold for a copy with fewer heads.

@@ -15,6 +15,9 @@ from headscope.stats.estimate import Estimate
 METRIC_NAMES = {
     "cosine": "cosine to the full model's pooled states (1 is unchanged)",
     "loss": "loss at masked tokens (nats, lower is better)",
+    "nll": "negative log-likelihood of the next token (nats, lower is better)",
+    "perplexity": "perplexity (lower is better)",
+    "next_token_accuracy": "accuracy of the next token (%)",
     "kl": "KL divergence from the full model's outputs (nats, 0 is unchanged)",
     "squared_change": "squared change of the full model's scores (0 is unchanged)",
     "accuracy": "accuracy (%)",
@@ -35,6 +38,8 @@ METRIC_NAMES = {
 SHORT_NAMES = {
     "cosine": "the cosine",
     "loss": "the loss",
+    "nll": "the loss at the next token",
+    "next_token_accuracy": "accuracy of the next token",
     "spearman": "Spearman",
     "token_accuracy": "token accuracy",
     "ndcg_at_10": "nDCG@10",
@@ -44,7 +49,7 @@ SHORT_NAMES = {
     "answer_f1": "the F1 of answers",
 }
 #: Metrics of which less is better.
-_LOSSES = ("loss", "kl", "squared_change")
+_LOSSES = ("loss", "nll", "perplexity", "kl", "squared_change")
 
 
 def scale_of(metric: str) -> float | None:
@@ -83,7 +88,7 @@ def amount(value: float, metric: str) -> str:
     """Write a difference with its unit: ``1.10 points``, ``0.190 nats``; a cosine has none."""
     if not math.isfinite(value):
         return "an unknown amount"
-    unit = {"cosine": "", "loss": " nats"}.get(metric, " points")
+    unit = {"cosine": "", "perplexity": "", "loss": " nats", "nll": " nats"}.get(metric, " points")
     text = number(value, metric)
     is_rounded_to_zero = value > 0 and float(text) == 0
     if is_rounded_to_zero:

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from headscope.artefacts.runtime_files import RuntimeFile
 from headscope.core.accumulator import Array
@@ -168,12 +169,16 @@ def typical_batches(rows: Sequence[Row], size: int) -> list[list[int]]:
 
 
 def _run_batch(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
-    """Run one batch as a user would: without a task head, outputs are pooled."""
+    """Run one batch as a user would: without a task head, outputs are pooled.
+
+    A causal language model says what comes after each text, as at the first step of writing.
+    """
     if not isinstance(served, LoadedModel):
         served.run(*batch.inputs)
         return
     decoder: dict[str, Any] = {**batch.decoder_inputs}
-    hidden, logits = served.run(*batch.inputs, **decoder)
+    select = last_position if served.task_head == "causal" else None
+    hidden, logits = served.run(*batch.inputs, **decoder, select=select)
     if logits is None:
         served.pooling.embed(hidden, batch.hidden_mask)
     # Wait for a device that computes beside Python.
@@ -181,6 +186,11 @@ def _run_batch(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
         torch.cuda.synchronize(hidden.device)
     elif hidden.device.type == "mps":
         torch.mps.synchronize()
+
+
+def last_position(hidden: Tensor) -> Tensor:
+    """Select the last position of every text: (batch, 1, d_model)."""
+    return hidden[:, -1:]
 
 
 def median_interval(values: ArrayLike) -> Estimate:

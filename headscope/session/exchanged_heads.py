@@ -205,7 +205,12 @@ class Effects:
             def run_batch(number: int) -> None:
                 def attend(inputs: HeadInputs) -> Tensor:
                     z = stream_attention(
-                        inputs.q, inputs.k, inputs.v, mask=inputs.mask, scale=inputs.scale
+                        inputs.q,
+                        inputs.k,
+                        inputs.v,
+                        mask=inputs.mask,
+                        scale=inputs.scale,
+                        softcap=inputs.softcap,
                     )
                     see(number, inputs, z)
                     return z

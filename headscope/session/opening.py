@@ -44,14 +44,13 @@ def open_model(
 def open_for_tasks(model: Model, *, task: str | None = None, **options: Any) -> LoadedModel:
     """Open a model as :func:`open_model` does, with the task head that its checkpoint names.
 
-    A *task head* is what stands on the base model, such as a classifier. For the task ``mlm``, a
-    head that config.json does not name is opened too, if the weights hold one.
+    A *task head* is what stands on the base model, such as a classifier. For the tasks ``mlm`` and
+    ``lm``, a head that config.json does not name is opened too, if the weights hold one.
     """
     loaded = open_model(model, **{"task_head": "auto", **options})
-    weights = loaded.head_weights
-    has_unnamed_head = loaded.task_head is None and weights is not None and weights.unread
-    if task == "mlm" and has_unnamed_head and isinstance(model, str | Path):
-        loaded = open_model(model, **{**options, "task_head": "mlm"})
+    unnamed_head = _unnamed_head(loaded, task)
+    if unnamed_head is not None and isinstance(model, str | Path):
+        loaded = open_model(model, **{**options, "task_head": unnamed_head})
     reads_last_token = loaded.task_head == "classification" and loaded.stacks == ("decoder",)
     if reads_last_token and getattr(loaded.model.config, "pad_token_id", None) is None:
         raise InputError(
@@ -59,6 +58,17 @@ def open_for_tasks(model: Model, *, task: str | None = None, **options: Any) -> 
             "last token of each text to classify it; add it to config.json."
         )
     return loaded
+
+
+def _unnamed_head(loaded: LoadedModel, task: str | None) -> str | None:
+    """Return the head that a task needs and that config.json did not name; None for no other."""
+    if loaded.task_head is not None:
+        return None
+    weights = loaded.head_weights
+    if task == "mlm" and weights is not None and weights.unread:
+        return "mlm"
+    # Of a decoder the unembedding is often the embedding, and then no weight of its own.
+    return "causal" if task == "lm" and loaded.stacks == ("decoder",) else None
 
 
 def need_tokenizer(loaded: LoadedModel, command: str) -> None:

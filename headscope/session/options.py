@@ -31,6 +31,8 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 TASKS = (
     "fidelity",
     "mlm",
+    "lm",
+    "lm-accuracy",
     "classification",
     "similarity",
     "retrieval",

@@ -3,6 +3,8 @@
 The loss of a text is
 
 - without a task head, 1 - cosine to the whole model's embedding;
+- for a causal language model, the Kullback-Leibler divergence from the whole model's probabilities
+  of each next token;
 - for a head of classes or labels, the Kullback-Leibler divergence from the whole model's
   probabilities (summed over independent labels);
 - for a head of numbers, such as a score, their squared difference as a share of their variance.
@@ -24,7 +26,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -34,9 +36,10 @@ from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
+from headscope.models.run.task_heads import InSlices, Select
 from headscope.models.run.wrapping import as_before, wrap
 from headscope.shrinking.result import Training
-from headscope.tasks.positions import SPAN_HEAD
+from headscope.tasks.positions import SPAN_HEAD, at_masks, one_position
 
 RATE = 6e-4  # Learning rate
 BATCH = 64  # Texts of a step
@@ -58,8 +61,9 @@ _CLEARLY = 0.85
 def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
     """Return what is compared of each text: a unit embedding, or the head's logits.
 
-    Shapes: (texts, d_model) without a head; (texts, classes); (tokens, classes) of a head that
-    classifies tokens; (2 * texts, pos) of a head that says where an answer begins and ends.
+    Shapes: (texts, d_model) without a head, or with one that writes the next token; (texts,
+    classes); (tokens, classes) of a head that classifies tokens; (2 * texts, pos) of a head that
+    says where an answer begins and ends.
     """
 
     # In masked texts only the masked tokens are predicted.
@@ -67,9 +71,11 @@ def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
         rows, positions = batch.masked
         return hidden[rows, positions][None]
 
-    select = at_masked if batch.masked.numel() else None
+    select: Select | None = at_masked if batch.masked.numel() else None
+    if loaded.task_head == "causal":
+        select = one_position  # its logits are not compared
     hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
-    if logits is None:
+    if logits is None or loaded.task_head == "causal":
         return F.normalize(loaded.pooling.embed(hidden.float(), batch.hidden_mask), dim=-1)
     if loaded.task_head == SPAN_HEAD:
         # [texts, pos, 2] -> [texts, 2, pos]; an answer never begins or ends in the padding
@@ -234,15 +240,39 @@ class Lesson:
         self._full_model = full_model
         self._rows = rows
         self._known = known
-        self._kind = None if full_model.task_head is None else head_outputs(full_model)
+        embeds = full_model.task_head in (None, "causal")  # where no next tokens are asked for
+        self._kind = None if embeds else head_outputs(full_model)
 
     def loss(self, chosen: Sequence[int], in_bfloat16: bool = False) -> Tensor:
         """Return the mean loss of some texts; the student may run in bfloat16."""
+        if self._rows[chosen[0]].before_next:
+            return self._loss_of_next_tokens(chosen, in_bfloat16)
         expected = self._expected(chosen)
         batch = self._batch(self.student, chosen)
         with torch.autocast("cpu", torch.bfloat16) if in_bfloat16 else nullcontext():
             outputs = output_of(self.student, batch)
         return loss_of(outputs, expected, self._kind, self._spread).mean()
+
+    def _loss_of_next_tokens(self, chosen: Sequence[int], in_bfloat16: bool) -> Tensor:
+        """Return the mean divergence of next tokens, in slices of positions.
+
+        The head of the student learns nothing of it; the layers before it do.
+        """
+        batch = self._batch(self.student, chosen)
+        with torch.no_grad():
+            states, _ = self._full_model.run(*batch.inputs, select=one_position)
+        full_states = at_masks(batch, states)
+
+        def read(logits: Tensor, part: slice) -> Tensor:
+            with torch.no_grad():
+                expected = self._full_model.logits_of(full_states[part])
+            return HeadOutputs.CHOICE.distance(expected.float(), logits.float())
+
+        select = InSlices(partial(at_masks, batch), read)
+        with torch.autocast("cpu", torch.bfloat16) if in_bfloat16 else nullcontext():
+            _, divergences = self.student.run(*batch.inputs, select=select)
+        assert divergences is not None  # the student has the whole model's head
+        return divergences.mean()
 
     @cached_property
     def _spread(self) -> Tensor | None:

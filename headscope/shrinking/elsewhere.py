@@ -56,7 +56,9 @@ class OtherText:
         """
         text = self._texts.other
         head = self._full_model.task_head
-        comparable = head in (None, "classification") and not self._full_model.encoder_decoder
+        comparable = (
+            head in (None, "causal", "classification") and not self._full_model.encoder_decoder
+        )
         if text is None or not comparable:
             return ()
         rows = self._texts.other_rows(self._full_model)
@@ -64,7 +66,7 @@ class OtherText:
             self._expected = _outputs(teacher, rows)
         outputs = _outputs(as_model(model, served), rows)
         neighbours = UNKNOWN
-        if head is not None:
+        if head == "classification":
             compared, nearness = self._head_nearness(outputs, self._expected)
         else:
             compared = "cosine"

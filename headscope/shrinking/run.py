@@ -140,8 +140,9 @@ def _climbed(bench: Bench, options: ShrinkOptions, validation: ValidationSummary
         On Ctrl-C, with what was measured before.
     """
     runtimes = tuple(dict.fromkeys(options.runtimes or ()))  # each once
-    if not runtimes:  # no graph holds decoding
-        runtimes = ("torch",) if bench.full_model.encoder_decoder else installed_runtimes()
+    if not runtimes:  # no graph holds what writes token by token
+        writes = bench.full_model.task_head in ("seq2seq", "causal")
+        runtimes = ("torch",) if writes else installed_runtimes()
     ladder = Ladder(
         bench,
         runtimes,

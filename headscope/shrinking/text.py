@@ -18,8 +18,8 @@ from pathlib import Path
 
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
-from headscope.data.examples import Examples, read_texts, sample_texts
-from headscope.data.token_rows import Row, encode_rows
+from headscope.data.examples import WINDOWED, Examples, read_texts, sample_texts
+from headscope.data.token_rows import Row, encode_rows, row_of_next_tokens
 from headscope.data.unshared import without_shared
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import Task
@@ -31,7 +31,7 @@ MOST = 10_000  # Texts of another kind that are read, at most
 #: Training texts that are read, at most: ten times what five minutes on a CPU get through.
 MOST_TRAINING = 200_000
 #: Tasks whose models read plain sentences, one by one, whatever the form of their data.
-_SENTENCES = ("fidelity", "mlm", "retrieval")
+_SENTENCES = ("fidelity", "retrieval", *WINDOWED)
 
 
 @dataclass
@@ -90,13 +90,16 @@ class Texts:
             task = make_task(self.task, self.training, model, seed=self.seed + 1)
             return list(task.rows)
 
-        # plain sentences, with masked tokens where the model fills them in
+        # plain sentences, with the tokens that the model is to predict
         prompt = _prompt(model)
         texts = self.training.texts
         prompted = [prompt + text for text in texts]
         if self.task == "mlm":
             rows, _ = tokenised(model, prompted)
             return masked(rows, model, self.seed + 1)
+        if model.task_head == "causal" and self.task in ("fidelity", *WINDOWED):
+            rows, _ = tokenised(model, prompted)
+            return [row_of_next_tokens(row) for row in rows if len(row.content) > 1]
         encoded = list(encode_rows(model, prompted, None))  # None for a line that is too long
         fitting = [i for i, row in enumerate(encoded) if row is not None]
         if len(fitting) < 2:
@@ -203,7 +206,7 @@ def _evaluation(
     seed: int,
 ) -> Examples:
     """Read the evaluation data; for a task without labels by default ``half`` of the sample."""
-    if data is None and task in ("fidelity", "mlm"):
+    if data is None and task in ("fidelity", *WINDOWED):
         named = dataclasses.replace(half, name=f"{half.name}, one half")
         return named.draw(limit, seed)
     return read_examples(task, data, limit, seed)

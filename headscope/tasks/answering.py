@@ -4,6 +4,10 @@ A context that is too long for the model is cut into overlapping *windows*; a :c
 one window, read together with its question. How close an answer is to the right one is counted as
 SQuAD does: exact match and F1 of words.
 
+A task (:mod:`.base`) has these methods: ``_take`` makes rows of token ids of the examples,
+``_read`` keeps numbers of each row of a batch that has run, ``_by_example`` makes numbers of each
+example of them. ``_loss``, and the output e of ``_embed``, are differentiated by gates of heads.
+
 References
 ----------
 Rajpurkar et al. 2016, arXiv:1606.05250; Rajpurkar et al. 2018, arXiv:1806.03822 (no answer).

@@ -38,14 +38,14 @@ from headscope.models.run.intervene import Run, gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
 from headscope.models.run.side_by_side import side_by_side
-from headscope.models.run.task_heads import Select
+from headscope.models.run.task_heads import InSlices, Select
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import Metric, Outputs, resampled, value_of
 from headscope.stats.paired_change import Change, interval_of, paired_change
 from headscope.stats.statistics import below_chance
 from headscope.tasks.distance import Distance
 from headscope.tasks.loss_batches import LossBatch, RowSet, tokens_with_gradients
-from headscope.tasks.positions import mean_by_row, need_logits, select_masks
+from headscope.tasks.positions import by_row, mean_by_row, need_logits, select_masks
 
 R = TypeVar("R", bound=Row)
 #: What a task makes of its examples: the rows; how many examples are measured on them; and how many
@@ -228,7 +228,7 @@ class Task:
 
         # Every row has a loss of its own.
         loss = self._loss if use_labels else self._label_free_loss
-        select_loss = select_masks if use_labels else self.distance.select
+        select_loss = self._select_loss if use_labels else self.distance.select
         embed = self._embed_value if value_only else self._embed
         for batch in self.batches(loaded, tokens_with_gradients(loaded)):
             yield LossBatch(
@@ -289,11 +289,15 @@ class Task:
         """Tokenise the examples, leaving out those that are too long."""
         raise NotImplementedError
 
-    def _select(self, batch: Padded) -> Select | None:
+    def _select(self, batch: Padded) -> Select | InSlices | None:
         """Return which positions the task head reads while the task is measured; None: all."""
         return select_masks(batch)
 
-    def _select_embed(self, batch: Padded) -> Select | None:
+    def _select_loss(self, batch: Padded) -> Select | InSlices | None:
+        """Return which positions the task head reads for the labelled loss; None: all."""
+        return select_masks(batch)
+
+    def _select_embed(self, batch: Padded) -> Select | InSlices | None:
         """Return which positions the task head reads for :meth:`_embed`; None: all."""
         return select_masks(batch)
 
@@ -385,7 +389,10 @@ class TokenTask(Task):
 
         From these two it is known whether all guesses are the same token.
         """
-        guess = need_logits(logits)[0].argmax(dim=-1)  # (positions,)
+        return self._counted(batch, need_logits(logits)[0].argmax(dim=-1))
+
+    def _counted(self, batch: Padded, guess: Tensor) -> dict[str, Tensor]:
+        """Do what :meth:`_read` does, of the token that is guessed at each position."""
         rows = batch.masked[0]
         n_rows = len(batch.index)
         correct = (guess == batch.gold).float()
@@ -409,15 +416,5 @@ class TokenTask(Task):
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return log-probabilities at a row's positions, end to end; shorter rows end in 0."""
-        rows = batch.masked[0]  # [0, 0, 1, 1, 1], say
-        n_rows = len(batch.index)
-        counts = torch.bincount(rows, minlength=n_rows)  # [2, 3]
-        first_of_row = counts.cumsum(0) - counts  # [0, 2]
-        number_in_row = (
-            torch.arange(len(rows), device=rows.device) - first_of_row[rows]
-        )  # 0 1 0 1 2
         log_probabilities = wide(need_logits(logits)[0]).log_softmax(dim=-1)
-        by_position = log_probabilities.new_zeros(
-            n_rows, int(counts.max()), log_probabilities.shape[-1]
-        )
-        return by_position.index_put((rows, number_in_row), log_probabilities).flatten(1)
+        return by_row(batch, log_probabilities).flatten(1)

@@ -19,7 +19,7 @@ from torch import Tensor
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, TooFewExamplesError
 from headscope.core.processes import share, summed
-from headscope.data.examples import Examples, read_texts
+from headscope.data.examples import WINDOWED, Examples, read_texts
 from headscope.data.queries import thinned
 from headscope.data.tables import TABLES
 from headscope.data.token_rows import Padded
@@ -93,13 +93,13 @@ def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
     """Draw at most ``limit`` texts at random, in the order that they have.
 
     An example is one text; a scored pair, or a question with its context, counts as two. Queries
-    are drawn with some of their documents. The ``mlm`` task takes all of the text: its windows are
+    are drawn with some of their documents. Tasks of running text take all of it: their windows are
     limited instead.
     """
     if task in ("retrieval", "rerank"):
         return thinned(examples, limit, seed)
     n_examples = limit // 2 if task in ("similarity", "question-answering") else limit
-    if task == "mlm" or len(examples) <= n_examples:
+    if task in WINDOWED or len(examples) <= n_examples:
         return examples
     drawn = random.Random(seed).sample(range(len(examples)), max(2, n_examples))
     return examples.pick(sorted(drawn))

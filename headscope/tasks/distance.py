@@ -5,7 +5,8 @@ it gave is compared with any number of changed models by :meth:`Distance.measure
 
 There are three kinds of task heads. A head for whole rows makes (rows, classes); one for tokens
 makes (masked, classes), where *masked* are the positions that are to be predicted; one for spans
-makes (rows, pos, 2), where an answer begins and ends.
+makes (rows, pos, 2), where an answer begins and ends. What a causal language model predicts at
+every position is too large to be held: its distances are computed in slices of positions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
-from headscope.models.run.task_heads import Joined, Select
+from headscope.models.run.task_heads import InSlices, Joined, Select
 from headscope.models.surgery.output_maps import original_outputs
 from headscope.tasks.positions import (
     SPAN_HEAD,
@@ -53,16 +54,19 @@ class Distance:
         #: language model.
         self._outputs: list[Tensor] = []
 
-    def select(self, batch: Padded) -> Select | None:
+    def select(self, batch: Padded) -> Select | InSlices | None:
         """Return which states a changed model's head for tokens reads; None for other heads.
 
         It reads its own states at masked positions, and behind them those of the reference, so that
-        one pass of the head gives the logits of both.
+        one pass of the head gives the logits of both. Of a causal language model it is the distance
+        that is read, slice by slice.
         """
         if self.head not in TOKEN_HEADS:
             return None
         self.embeddings()
         reference_states = torch.cat([self._outputs[i] for i in batch.index])
+        if self.head == "causal":
+            return InSlices(partial(at_masks, batch), partial(self._divergence, reference_states))
 
         def reference_logits() -> Tensor:
             """Let the reference's head read its states once more: (masked, classes).
@@ -79,6 +83,12 @@ class Distance:
             return logits[0]
 
         return Joined(partial(at_masks, batch), reference_states, reference_logits)
+
+    def _divergence(self, reference_states: Tensor, logits: Tensor, part: slice) -> Tensor:
+        """Return how far logits (n, classes) are from the reference's at its states' ``part``."""
+        with torch.no_grad():
+            reference = self._reference.logits_of(reference_states[part])
+        return self.head_outputs.distance(wide(reference), wide(logits))
 
     def measure(
         self, batch: Padded, hidden: Tensor, logits: Tensor | None, *, spread: Tensor | None = None
@@ -99,8 +109,11 @@ class Distance:
     def _between_outputs(self, batch: Padded, logits: Tensor, spread: Tensor | None) -> Tensor:
         """Return the distance of this model's outputs from the reference model's, (batch,).
 
-        With a head for tokens ``logits`` are those of both models, as :meth:`select` joins them.
+        With a head for tokens ``logits`` are those of both models, as :meth:`select` joins them; of
+        a causal language model they are the distances at each position.
         """
+        if self.head == "causal":
+            return mean_by_row(batch, logits)
         if self.head in TOKEN_HEADS:
             changed, reference = wide(logits[0]).chunk(2)
             return mean_by_row(batch, self.head_outputs.distance(reference, changed))

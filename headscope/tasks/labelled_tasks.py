@@ -1,7 +1,11 @@
 """Tasks of labelled sentences and scored pairs.
 
 Classification; similarity by the cosine of two embeddings; and similarity by the score that a
-cross-encoder gives two texts read together. :mod:`.base` says what the methods of a task are for.
+cross-encoder gives two texts read together.
+
+A task (:mod:`.base`) has these methods: ``_take`` makes rows of token ids of the examples,
+``_read`` keeps numbers of each row of a batch that has run, ``_by_example`` makes numbers of each
+example of them. ``_loss``, and the output e of ``_embed``, are differentiated by gates of heads.
 """
 
 from __future__ import annotations
@@ -87,11 +91,13 @@ class Classification(Task):
         )
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the cross-entropy of each row's right class."""
         scores = wide(need_logits(logits))
         gold = torch.as_tensor(self._labels[batch.index], device=scores.device)
         return F.cross_entropy(scores, gold, reduction="none")
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the log-probabilities of the classes, (rows, classes)."""
         return wide(need_logits(logits)).log_softmax(dim=-1)
 
 

@@ -17,7 +17,7 @@ from headscope.data.batches import BATCH_TOKENS, LARGE
 from headscope.data.token_rows import Padded, Row
 from headscope.models.run.intervene import Means, gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.task_heads import Select
+from headscope.models.run.task_heads import InSlices, Select
 from headscope.models.surgery.output_maps import original_outputs
 
 #: From a batch's hidden states and logits to a loss (size,) or an output e (size, d), where size is
@@ -40,8 +40,9 @@ class LossBatch:
     owner: Tensor  # (rows,): the example that each row belongs to, such as 0, 1, 0, 1
     read_loss: Read  # Makes the loss of what the model returns
     read_embed: Read  # Makes the output e of what the model returns
-    select_loss: Select | None = None  # Which positions the task head reads for the loss; None: all
-    select_embed: Select | None = None  # Which positions it reads for e; None: all
+    #: Which positions the task head reads for the loss, and for e; None: all
+    select_loss: Select | InSlices | None = None
+    select_embed: Select | InSlices | None = None
     means: Means | None = None  # The z that a gate of zero leaves behind, by layer; None: zeros
 
     @property
@@ -86,7 +87,7 @@ class LossBatch:
         with original_outputs(self.loaded):
             return self.embed(self.gates().detach())
 
-    def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
+    def _read(self, gates: Tensor, read: Read, select: Select | InSlices | None) -> Tensor:
         """Run the model with gates, and turn what it returns into a loss or an output."""
         # Gates of examples (3 axes) are handed to the rows of each example; others as they are.
         row_gates = gates[self.owner] if gates.dim() == 3 else gates

@@ -9,6 +9,7 @@ from headscope.core.errors import InputError, nearest
 from headscope.data.annotated import read_questions, read_tagged
 from headscope.data.examples import (
     TASK_FILES,
+    WINDOWED,
     Examples,
     read_labelled,
     read_pairs,
@@ -22,6 +23,7 @@ from headscope.models.run.task_heads import missing_task_head
 from headscope.tasks.answering import QuestionAnswering
 from headscope.tasks.base import Task
 from headscope.tasks.labelled_tasks import Classification, PairScores, Similarity
+from headscope.tasks.next_token import NextToken, NextTokenAccuracy
 from headscope.tasks.ranking_tasks import Rerank, Retrieval
 from headscope.tasks.seq2seq import Seq2Seq
 from headscope.tasks.tagging import TokenClassification
@@ -30,6 +32,8 @@ from headscope.tasks.text_tasks import Fidelity, MaskedLM
 _CLASSES: tuple[type[Task], ...] = (
     Fidelity,
     MaskedLM,
+    NextToken,
+    NextTokenAccuracy,
     Classification,
     Similarity,
     Retrieval,
@@ -58,12 +62,12 @@ def read_examples(
     """Read what a task is measured on; no model is needed yet.
 
     ``path`` is a file, or the examples themselves; None is the built-in sample, for tasks of plain
-    text. With a limit examples are chosen at random (files are often sorted); of ``mlm``, which
-    reads windows of running text, :func:`make_task` takes the first windows.
+    text. With a limit examples are chosen at random (files are often sorted); of ``mlm`` and
+    ``lm``, which read windows of running text, :func:`make_task` takes the first windows.
     """
     _check_name(name)
     check_two(limit)
-    limit = None if name == "mlm" else limit
+    limit = None if name in WINDOWED else limit
     if isinstance(path, Examples):
         examples = path.draw(limit, seed)
     elif name in _READERS:

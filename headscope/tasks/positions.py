@@ -19,7 +19,7 @@ from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
 
 #: Task heads that predict a token, or a tag, at each position in ``batch.masked``.
-TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
+TOKEN_HEADS = ("mlm", "seq2seq", "token-classification", "causal")
 #: The task head that says where an answer begins and where it ends, each one of all positions.
 SPAN_HEAD = "question-answering"
 
@@ -49,6 +49,20 @@ def mean_by_row(batch: Padded, values: Tensor) -> Tensor:
     total = values.new_zeros(n_rows).index_add(0, rows, values)
     count = torch.bincount(rows, minlength=n_rows)
     return total / count.clamp(min=1)
+
+
+def by_row(batch: Padded, values: Tensor, longest: int | None = None) -> Tensor:
+    """Lay out values of masked positions by row: (predicted, ...) -> (batch, longest, ...).
+
+    Rows with fewer than ``longest`` positions, by default the most that a row has, end in 0.
+    """
+    rows = batch.masked[0]  # [0, 0, 1, 1, 1], say
+    n_rows = len(batch.index)
+    counts = torch.bincount(rows, minlength=n_rows)  # [2, 3]
+    first_of_row = counts.cumsum(0) - counts  # [0, 2]
+    number_in_row = torch.arange(len(rows), device=rows.device) - first_of_row[rows]  # 0 1 0 1 2
+    table = values.new_zeros(n_rows, longest or int(counts.max()), *values.shape[1:])
+    return table.index_put((rows, number_in_row), values)
 
 
 def select_masks(batch: Padded) -> Select | None:

@@ -1,7 +1,11 @@
 r"""Tasks of queries and documents: retrieval by embeddings, and reranking by a cross-encoder.
 
-First the two tasks (:mod:`.base` says what the methods of a task are for), then how a ranking is
-measured. ``relevance`` has, for each query, the grade of every document that was judged.
+First the two tasks, then how a ranking is measured. ``relevance`` has, for each query, the grade of
+every document that was judged.
+
+A task (:mod:`.base`) has these methods: ``_take`` makes rows of token ids of the examples,
+``_read`` keeps numbers of each row of a batch that has run, ``_by_example`` makes numbers of each
+example of them. ``_loss``, and the output e of ``_embed``, are differentiated by gates of heads.
 
 Documents are ordered by falling score. nDCG and recall are means over all orders of tied documents,
 so that the order of a file does not matter (McSherry & Najork 2008, ECIR); where one order is
@@ -68,25 +72,36 @@ class Retrieval(Task):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         """Tokenise every different text once; keep queries with a relevant document that fits."""
-        texts = list(dict.fromkeys((*examples.first, *examples.documents)))
-        rows, fitting = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
+        pooling = loaded.pooling
+        same_prompt = pooling.query_prompt == pooling.document_prompt == pooling.prompt
+        if not pooling.pools_prompt and not same_prompt:
+            raise InputError(
+                f"The folder of {loaded.name} leaves the prompts of queries and documents out of "
+                "its pooling (include_prompt), which headscope follows for the default prompt "
+                "alone; choose the task similarity, or set include_prompt to true."
+            )
+        query_texts = [pooling.query_prompt + text for text in examples.first]
+        document_texts = [pooling.document_prompt + text for text in examples.documents]
+        texts = list(dict.fromkeys((*query_texts, *document_texts)))
+        rows, fitting = tokenised(loaded, texts)
         row_of = {texts[i]: row.index for i, row in zip(fitting, rows, strict=True)}
 
         # Documents that fit, then queries that fit and have a relevant one among these.
-        documents = [i for i, text in enumerate(examples.documents) if text in row_of]
-        n_longer = len(examples.documents) - len(documents)
+        documents = [i for i, text in enumerate(document_texts) if text in row_of]
+        n_longer = len(document_texts) - len(documents)
         fitting_examples = examples.with_documents(documents)
         queries: list[int] = []
-        for i, text in enumerate(fitting_examples.first):
+        for i, text in enumerate(query_texts):
             if text in row_of and fitting_examples.can_be_ranked(i, fewest=0):
                 queries.append(i)
         fitting_examples = fitting_examples.pick(queries)
-        self.notes = (*examples.notes, *notes_of(loaded, rows), *_longer(n_longer, len(texts)))
+        notes = notes_of(loaded, rows, retrieves=True)
+        self.notes = (*examples.notes, *notes, *_longer(n_longer, len(texts)))
         self.relevance: Sequence[Mapping[int, float]] = fitting_examples.relevance or ()
         self._names = fitting_examples.ids or fitting_examples.first  # of the queries
         # The rows of all queries, and of all documents.
-        self._queries = np.array([row_of[text] for text in fitting_examples.first])
-        self._documents = np.array([row_of[text] for text in fitting_examples.documents])
+        self._queries = np.array([row_of[query_texts[i]] for i in queries])
+        self._documents = np.array([row_of[document_texts[i]] for i in documents])
         n_measured = len(queries) if len(documents) > 1 else 0
         return rows, n_measured, len(examples)
 

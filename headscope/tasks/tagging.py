@@ -2,6 +2,10 @@
 
 A word may be cut into several tokens (*pieces*); its tag is read at the first one. These positions
 are ``batch.masked`` of a batch, and ``batch.gold`` has their right tags.
+
+A task (:mod:`.base`) has these methods: ``_take`` makes rows of token ids of the examples,
+``_read`` keeps numbers of each row of a batch that has run, ``_by_example`` makes numbers of each
+example of them. ``_loss``, and the output e of ``_embed``, are differentiated by gates of heads.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.token_rows import Row, encode_rows, mask_row
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Row, encode_rows, mask_row, window_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import numbered
 
@@ -30,6 +31,22 @@ def tokenised(
     return rows, fitting
 
 
+def windows(
+    loaded: LoadedModel, text: Examples, lines: Iterable[str], *, length: int, count: int
+) -> list[Row]:
+    """Cut the ``lines`` of a text into windows of ``length`` tokens, and take the first of them.
+
+    Windows of a model that reads less are as long as it reads.
+    """
+    length = min(length, loaded.max_length)
+    rows = window_rows(loaded, lines, length=length, count=count)
+    if len(rows) < 2:
+        raise CorpusError(
+            f"{text.name} has not enough text for two windows of {length} tokens; give more."
+        )
+    return rows
+
+
 def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:
     """Mask 15% of the tokens of each row."""
     mask_id = getattr(loaded.tokenizer, "mask_token_id", None)
@@ -38,9 +55,10 @@ def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:
     return [mask_row(row, int(mask_id), seed) for row in rows]
 
 
-def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
+def notes_of(
+    loaded: LoadedModel, rows: Sequence[Row], *, retrieves: bool = False
+) -> tuple[str, ...]:
     """Say where texts are read otherwise than a user of the model may expect."""
-    prompt = loaded.pooling.prompt
     limit = loaded.pooling.max_length
     notes = []
     if loaded.task_head in _UNREAD:
@@ -49,10 +67,8 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
             f"embeddings of single texts ({loaded.pooling}), which the model may never have been "
             "trained to make."
         )
-    if prompt:
-        notes.append(
-            f"Every text is read after the default prompt of the model's folder, {prompt!r}."
-        )
+    if read_after := loaded.pooling.reads_after(retrieves=retrieves):
+        notes.append(f"{read_after}, as the model's folder says.")
     n_longer = 0 if limit is None else sum(len(row) > limit for row in rows)
     if n_longer:
         notes.append(

@@ -1,7 +1,9 @@
 """Tasks that need nothing but text: fidelity to the whole model, and masked words.
 
-:mod:`.base` says what the methods of a task are for; :mod:`.distance` compares a changed model with
-the whole one.
+A task (:mod:`.base`) has these methods: ``_take`` makes rows of token ids of the examples,
+``_read`` keeps numbers of each row of a batch that has run, ``_by_example`` makes numbers of each
+example of them. ``_loss``, and the output e of ``_embed``, are differentiated by gates of heads.
+``self.distance`` (:mod:`.distance`) compares a changed model with the whole one.
 """
 
 from __future__ import annotations
@@ -13,13 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.core.errors import CorpusError
 from headscope.data.examples import Examples
-from headscope.data.token_rows import Padded, Row, window_rows
+from headscope.data.token_rows import Padded, Row, row_of_next_tokens
 from headscope.models.run.head_outputs import head_outputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
-from headscope.models.run.task_heads import Select
+from headscope.models.run.task_heads import InSlices, Select
 from headscope.stats.metrics import (
     Outputs,
     mean_of,
@@ -29,7 +30,7 @@ from headscope.stats.metrics import (
 from headscope.tasks.base import Taken, Task, TokenTask
 from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.positions import need_logits
-from headscope.tasks.text_rows import masked, notes_of, tokenised
+from headscope.tasks.text_rows import masked, notes_of, tokenised, windows
 
 WINDOW = 64  # Tokens of a window of the ``mlm`` task, special tokens included.
 WINDOWS = 256  # Windows of the ``mlm`` task, unless they are limited.
@@ -45,6 +46,7 @@ class Fidelity(Task):
     * classes: KL of their probabilities; independent labels: the sum of one KL each
     * plain numbers: their squared change
     * masked words: KL at the masks, in a text with 15% of its tokens masked
+    * next tokens: mean KL over the tokens of the text, each after those before it
     * tags: mean KL over tokens
     * answers: mean of the KL of where they begin and of where they end
     """
@@ -65,6 +67,8 @@ class Fidelity(Task):
         elif loaded.task_head == "token-classification":
             # Every token that is not special has a tag that can be compared.
             rows = [replace(row, masked=row.content, gold=_content_ids(row)) for row in rows]
+        elif loaded.task_head == "causal":
+            rows = [row_of_next_tokens(row) for row in rows]
         self.notes = () if loaded.task_head else notes_of(loaded, rows)
         # Text runs the encoder of an encoder-decoder model, and not its head.
         names = ["cosine"]
@@ -73,7 +77,7 @@ class Fidelity(Task):
         self.table = {name: mean_of(name) for name in names}
         return rows, len(rows), len(examples.texts)
 
-    def _select(self, batch: Padded) -> Select | None:
+    def _select(self, batch: Padded) -> Select | InSlices | None:
         return self.distance.select(batch)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
@@ -133,15 +137,8 @@ class MaskedLM(TokenTask):
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
         """Cut running text into windows, and mask 15% of their tokens."""
-        length = min(WINDOW, loaded.max_length)
-        count = self._limit or WINDOWS
         lines = (line.replace(_TAKEN_OUT, " ") for line in examples.first)
-        rows = window_rows(loaded, lines, length=length, count=count)
-        if len(rows) < 2:
-            raise CorpusError(
-                f"{examples.name} has not enough text for two windows of {length} tokens; give "
-                "more."
-            )
+        rows = windows(loaded, examples, lines, length=WINDOW, count=self._limit or WINDOWS)
         return masked(rows, loaded, self._seed), len(rows), len(rows)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:

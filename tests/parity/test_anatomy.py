@@ -50,6 +50,12 @@ OTHERS = (
     "mt5",
     "deberta-v2, own maps, short",
     "deberta-v2, as v3, short",
+    "gemma2",  # norms before a sublayer, and of what it writes
+    "olmo2",  # norms of what it writes alone
+    "granite",  # what it writes is multiplied by a factor
+    "mixtral",
+    "qwen2_moe",  # an expert that every token passes, beside the others
+    "falcon, shared keys",
 )
 NAMES = [*(family.name for family in FIRST), *OTHERS]
 #: Why a family's layers cannot be taken apart.
@@ -74,6 +80,8 @@ ROUNDED = (
     "mt5",
     "umt5",
     "deberta",
+    *("qwen3", "gemma2", "olmo2", "granite", "mixtral", "qwen2_moe", "phi3"),
+    *("gptj", "gpt_neo", "bloom"),
 )
 
 

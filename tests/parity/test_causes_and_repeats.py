@@ -25,7 +25,7 @@ from transformers import AutoModel
 
 import headscope
 from headscope.analyses.classify.optional.causes import CauseSource, with_causes
-from headscope.analyses.classify.optional.prefix_matching import PLACES, PrefixWeights
+from headscope.analyses.classify.repeats import PLACES, PrefixWeights
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError, InputError

@@ -23,8 +23,9 @@ from headscope import attention
 from headscope.attention import stream_attention
 from headscope.core.errors import InputError, ValidationFailedError
 from headscope.models.certificate import canonical, certificate
-from headscope.models.certificate.certificate import TOLERANCES, validate_model
+from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.validation import ValidationResult
+from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.load import loading
 from headscope.models.run import routing
 from headscope.models.run.fingerprints import fingerprint

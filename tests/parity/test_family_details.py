@@ -20,7 +20,8 @@ from headscope.core.activations import Activations
 from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
 from headscope.data.corpus import as_corpus
 from headscope.data.packing import pack_pairs
-from headscope.models.certificate.certificate import TOLERANCES, validate_model
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.certificate.whole_runs import largest_gap
 from headscope.models.layouts.disentangled import bucketed
 from headscope.models.layouts.positions import relative_terms

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from measuring import measured
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headscope
 from headscope.data.examples import read_texts, read_translations
+from headscope.session.opening import open_for_tasks
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.seq2seq import Seq2Seq
 
@@ -42,6 +44,27 @@ def test_mlm_on_wikitext(shared):
     metrics = task.metrics(task.outputs(loaded))
     assert metrics["loss"] == pytest.approx(4.52, abs=0.15)
     assert metrics["masked_accuracy"] == pytest.approx(29.2, abs=2.0)
+
+
+def test_next_tokens_on_wikitext(smollm2, shared):
+    """The perplexity of SmolLM2-135M-Instruct, beside a plain loop over the same windows."""
+    text = shared / "data/wikitext-2-test.txt"
+    loaded = open_for_tasks(str(smollm2), task="lm", dtype="float32")
+    task = make_task("lm", read_texts(text), loaded, limit=4)
+    metrics = task.metrics(task.outputs(loaded))
+
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    network = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    stream: list[int] = []
+    for line in text.read_text(encoding="utf-8").split("\n")[:40]:
+        if line.strip():
+            stream += tokenizer(line, add_special_tokens=False).input_ids
+    ids = torch.tensor(stream[: 4 * 128]).view(4, 128)
+    with torch.no_grad():
+        output = network(ids, labels=ids)
+    right = (output.logits[:, :-1].argmax(-1) == ids[:, 1:]).sum()
+    assert metrics["perplexity"] == pytest.approx(float(output.loss.exp()), rel=1e-4)
+    assert metrics["next_token_accuracy"] == pytest.approx(100 * int(right) / (4 * 127), rel=1e-12)
 
 
 def test_arabic_names_in_latin_letters(shared):

@@ -6,12 +6,14 @@ functions below it make those of sentences, of pairs, and of the control with sw
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic
+
+import numpy as np
+import torch
 
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.processes import current
@@ -26,6 +28,8 @@ from headscope.session.texts import Raw, process_batches
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
+#: Sentences that are read a second time with another first token, in stacks that look back only
+REPLACED = 24
 
 
 def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[str, ...]:
@@ -105,18 +109,11 @@ def sentence_batches(
             check_characters(loaded, (sentence for sentence in encoded if sentence is not None))
         return encoded
 
-    def padded(sentences: Sequence[EncodedSentence]) -> Batch:
-        batch = collate(sentences, loaded.pad_id)
-        if stack == "encoder":
-            return batch
-        # No trees for a decoder: the head of a word may come later, where the word cannot look.
-        return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
-
     return Batches(
         n_sentences,
         read=lambda: placed(itertools.islice(iter(corpus), n_sentences)),
         encode=encode,
-        collate=padded,
+        collate=partial(collate, pad_id=loaded.pad_id, causal=stack != "encoder"),
     )
 
 
@@ -154,6 +151,33 @@ def swapped_batches(loaded: LoadedModel, corpus: Corpus, n_pairs: int) -> Batche
         encode=lambda encoded_rows, _: encoded_rows,
         collate=partial(collate_pairs, pad_id=loaded.pad_id),
     )
+
+
+def first_replaced(batches: Batches[Any, Any], seed: int) -> Batches[Any, Any]:
+    """Return the first REPLACED sentences or pairs with another token at position 0.
+
+    The control of first-token sinks: what stays there is on the position, not on the token.
+    """
+    return Batches(
+        min(REPLACED, batches.n_items),
+        read=lambda: itertools.islice(batches.read(), REPLACED),
+        encode=batches.encode,
+        collate=lambda items: _other_first_tokens(batches.collate(items), seed),
+    )
+
+
+def _other_first_tokens(batch: Batch, seed: int) -> Batch:
+    """Put another token of the batch first in every sentence, drawn at random."""
+    ids = batch.input_ids.numpy()
+    candidates = np.unique(ids[batch.content.numpy()])
+    rng = np.random.default_rng([seed, int(ids.sum())])
+    first_tokens = []
+    for token in ids[:, 0]:
+        others = candidates[candidates != token]
+        first_tokens.append(rng.choice(others) if len(others) else token)
+    changed = batch.input_ids.clone()
+    changed[:, 0] = torch.tensor(first_tokens)
+    return replace(batch, input_ids=changed)
 
 
 def _first_pairs(corpus: Corpus, n_pairs: int) -> Iterator[Pair]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.query_means import QueryMeans
+from headscope.analyses.classify.repeats import RepeatScores
 from headscope.analyses.classify.rows import FEWEST
 from headscope.analyses.classify.scores import Label
 from headscope.analyses.classify.sums import HeadMeasures
@@ -83,6 +84,10 @@ class Evidence:
     #: Sums on trees, or on a user's pairs; None where there are none
     edges: Syntactic | None = None
     labels: tuple[str, ...] = ()  # The labels of a user's pairs
+    #: Means over some of the sentences with another first token; None where they were not read so
+    first_replaced: QueryMeans | None = None
+    #: Scores on random tokens that come twice; None where they were not read
+    repeats: RepeatScores | None = None
     #: Trials of ``edges`` that a head would hit by its mean attention at each distance alone:
     #: (relations, n_layers, n_heads)
     kernel_hits: Array | None = None

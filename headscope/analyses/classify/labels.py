@@ -82,11 +82,17 @@ def judge(evidence: Evidence, head_ids: HeadIds) -> tuple[HeadResult, ...]:
 
 
 def _means_by_head(evidence: Evidence) -> dict[HeadIndex, dict[str, Any]]:
-    """Return every head's means by name, but for those that get a field with an interval."""
-    with_interval = {"alignment", "diagonal", *(role.key for role in roles_with_keys())}
+    """Return every head's means by name, but for those that get a field with an interval.
+
+    With its scores on repeated tokens, where there are some.
+    """
+    with_interval = {"alignment", "diagonal", "first_token"}
+    with_interval |= {role.key for role in roles_with_keys()}
     means = evidence.means.means()
     fields: dict[HeadIndex, dict[str, Any]] = {head: {} for head in evidence.heads}
     for head in evidence.heads:
+        if evidence.repeats is not None:
+            fields[head]["prefix"] = evidence.repeats.score(head)
         for name, mean in zip(evidence.means.quantities, means[head], strict=True):
             if name not in with_interval:
                 fields[head][name] = finite(mean)

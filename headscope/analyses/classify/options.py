@@ -129,7 +129,7 @@ class ClassifyOptions(ResumableOptions):
         ),
     ] = None
     ablate_limit: Annotated[
-        int, Option(help="Most examples of each half, drawn at random (mlm: windows).")
+        int, Option(help="Most examples of each half, drawn at random (mlm, lm: windows).")
     ] = 64
     patch: Annotated[
         bool,

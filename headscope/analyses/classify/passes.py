@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from headscope.analyses.classify.corpus_batches import (
     Batches,
+    first_replaced,
     pair_batches,
     sentence_batches,
     swapped_batches,
@@ -25,11 +26,12 @@ from headscope.analyses.classify.cross import CrossHeads, LabelledHeads
 from headscope.analyses.classify.evidence import Evidence
 from headscope.analyses.classify.kernel import kernel_hits
 from headscope.analyses.classify.labels import HeadIds, existing, judge, judge_swapped, untestable
+from headscope.analyses.classify.repeats import Repeats, RepeatScores
 from headscope.analyses.classify.result import StackCorpus, SwappedControl
 from headscope.analyses.classify.roles import Thresholds
 from headscope.analyses.classify.rows import RowReducer, RowSummary
 from headscope.analyses.classify.scores import HeadResult
-from headscope.analyses.classify.sums import HeadMeasures, StackSums
+from headscope.analyses.classify.sums import HeadMeasures, Profile, StackSums
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.memory import release_memory
@@ -58,6 +60,7 @@ class PassRunner:
     progress: Progress
     state: RunState[StackSums]  # Where the sums are saved
     labelled: bool = False  # Whether sources and targets come with a user's pairs of words
+    repeats: Repeats | None = None  # Random tokens that come twice, where heads are scored on them
 
     def measure(
         self, loaded: LoadedModel, stacks: Sequence[str], batches: Batches[Any, Any], name: str
@@ -158,6 +161,8 @@ class TextPass:
     suffix: str = ""  # Added to the name of the pass: ``model, sources``
     #: The control of cross-attention: every target with the source of another pair
     swapped: Batches[Any, Any] | None = None
+    #: The control of first-token sinks: some of the texts with another first token
+    first_replaced: Batches[Any, Any] | None = None
 
     def label(self, loaded: LoadedModel, runner: PassRunner, name: str) -> Iterator[StackLabels]:
         """Measure a model, and label the heads of these stacks.
@@ -172,11 +177,20 @@ class TextPass:
             if stack == "cross" and name == "model" and self.swapped is not None:
                 swapped_sums = runner.measure(loaded, ["cross"], self.swapped, "swapped sources")
                 swapped_sources = swapped_sums.by_stack[stack]
+            first_replaced = None
+            if stack == "decoder" and name == "model" and self.first_replaced is not None:
+                other_sums = runner.measure(loaded, [stack], self.first_replaced, "first tokens")
+                first_replaced = other_sums.by_stack[stack]
+            repeats = None
+            if runner.repeats is not None and runner.repeats.stack == stack:
+                repeats = runner.repeats.scores(loaded)
             yield self._label_stack(
                 loaded,
                 stack,
                 sums,
                 swapped_sources=swapped_sources,
+                first_replaced=first_replaced,
+                repeats=repeats,
                 skipped=skipped,
                 thresholds=runner.thresholds,
             )
@@ -188,6 +202,8 @@ class TextPass:
         sums: StackSums,
         *,
         swapped_sources: HeadMeasures | CrossHeads | None,
+        first_replaced: HeadMeasures | CrossHeads | None,
+        repeats: RepeatScores | None,
         skipped: int,
         thresholds: Thresholds,
     ) -> StackLabels:
@@ -210,6 +226,8 @@ class TextPass:
             edges=None if edge_sums is None else edge_sums.syntactic,
             labels=self.corpus.labels_of(stack),
             kernel_hits=hits_of_kernels,
+            first_replaced=_profile(first_replaced),
+            repeats=repeats,
         )
         heads = judge(evidence, head_ids)
         return StackLabels(
@@ -225,7 +243,7 @@ class TextPass:
             return sums.labelled
         stack_sums = sums.by_stack[stack]
         has_edges = self.corpus.has_trees or self.corpus.labels_of(stack)
-        if stack == "encoder" and has_edges and isinstance(stack_sums, HeadMeasures):
+        if has_edges and isinstance(stack_sums, HeadMeasures):
             return stack_sums
         return None
 
@@ -260,6 +278,11 @@ class TextPass:
         return total
 
 
+def _profile(sums: HeadMeasures | CrossHeads | None) -> Profile | None:
+    """Return the means over queries of a stack of self-attention; None where there are none."""
+    return sums.profile if isinstance(sums, HeadMeasures) else None
+
+
 def _stack_corpus(stack: str, stack_sums: HeadMeasures | CrossHeads, skipped: int) -> StackCorpus:
     """Count what a stack has read."""
     if isinstance(stack_sums, CrossHeads):
@@ -285,6 +308,7 @@ def plan_passes(
     corpus: Corpus,
     frequencies: Frequencies,
     limit: int | None,
+    seed: int,
 ) -> list[TextPass]:
     """Prepare the passes in which these stacks of a model read the first ``limit`` rows.
 
@@ -293,7 +317,8 @@ def plan_passes(
     """
     if not corpus.n_pairs:
         batches = sentence_batches(loaded, stacks[0], corpus, frequencies, limit)
-        return [TextPass((stacks[0],), corpus, batches)]
+        other_first = first_replaced(batches, seed) if stacks[0] == "decoder" else None
+        return [TextPass((stacks[0],), corpus, batches, first_replaced=other_first)]
     pair_stacks = tuple(stack for stack in stacks if stack != "encoder")
     passes: list[TextPass] = []
     if "encoder" in stacks:
@@ -303,13 +328,15 @@ def plan_passes(
         passes.append(TextPass(("encoder",), sources, batches, suffix))
     if pair_stacks:
         n_pairs = min(corpus.n_pairs, limit or corpus.n_pairs)
+        batches = pair_batches(loaded, corpus, n_pairs)
         passes.append(
             TextPass(
                 stacks=pair_stacks,
                 corpus=corpus,
-                batches=pair_batches(loaded, corpus, n_pairs),
+                batches=batches,
                 suffix=", pairs",
                 swapped=swapped_batches(loaded, corpus, n_pairs),
+                first_replaced=first_replaced(batches, seed),
             )
         )
     return passes

@@ -11,7 +11,8 @@ target. :class:`RowReducer` fills it: a run calls ``start`` with each padded :cl
 ``finish`` after every layer. :class:`SentenceReducer` helps it with what only sentences have:
 words, relative positions, and a picture of each head.
 
-*Content* tokens are those that are not special. A word stands at its *first piece*.
+*Content* tokens are those that are not special; in a causal stack queries and keys are those of
+:attr:`Batch.queries` and :attr:`Batch.keys`. A word stands at its *first piece*.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class RowSummary:
     #: from a word (mean over its pieces) to a word (mean over its pieces). Only of sentences in the
     #: first half of the corpus; 0 for the others.
     by_distance: Tensor = _NOTHING
+    #: (batch, heads): weight on position 0 from the rows that can show a sink there
+    first_token: Tensor = _NOTHING
 
 
 def ordered_queries(source: Source) -> Tensor:
@@ -148,7 +151,7 @@ def _broadcasts(keys: Any, shape: tuple[int, ...]) -> bool:
 
 
 class RowMeasure(Accumulator):
-    """An accumulator of row summaries."""
+    """A measurement: its arrays are sums over a corpus, to which each batch is added."""
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
@@ -158,15 +161,16 @@ class RowMeasure(Accumulator):
 class SentenceReducer:
     """Reduces the patterns of one batch of sentences to what only sentences have.
 
-    These are the fields ``band``, ``by_distance``, ``word_argmax``, ``word_argmax_mean`` and, by
-    :meth:`picture`, ``corner`` of a :class:`RowSummary`.
+    These are the fields ``first_token``, ``band``, ``by_distance``, ``word_argmax``,
+    ``word_argmax_mean`` and, by :meth:`picture`, ``corner`` of a :class:`RowSummary`.
     """
 
-    def __init__(self, batch: Batch, content: Tensor) -> None:
-        """Prepare what every layer shares; ``content`` (batch, pos) is 1 at content tokens."""
+    def __init__(self, batch: Batch, is_query: Tensor) -> None:
+        """Prepare what every layer shares; ``is_query`` (batch, pos) is 1 at queries."""
         n_examples, n = batch.size
         device = batch.input_ids.device
-        self._content = content
+        self._is_query = is_query
+        self._sink_queries = widest(batch.sink_queries)
         self._half = batch.half
 
         # Positions at each offset from a query, and whether there is one: (pos, offsets).
@@ -201,9 +205,10 @@ class SentenceReducer:
 
     def blank(self, heads: tuple[int, int, int]) -> dict[str, Tensor]:
         """Return zeros for what :meth:`reduce` yields; ``heads`` is (batch, n_layers, n_heads)."""
-        zeros = self._content.new_zeros
-        n = self._content.shape[1]
+        zeros = self._is_query.new_zeros
+        n = self._is_query.shape[1]
         return {
+            "first_token": zeros(heads),
             "word_argmax": zeros(*heads, n, dtype=torch.int64),
             "word_argmax_mean": zeros(*heads, n, dtype=torch.int64),
             "band": zeros(*heads, len(OFFSETS)),
@@ -220,7 +225,8 @@ class SentenceReducer:
         is overwritten.
         """
         at_offsets = pattern.gather(-1, self._band_index.expand(*pattern.shape[:2], -1, -1))
-        counted = (self._band_valid * self._content[examples][..., None]).to(pattern.dtype)
+        counted = (self._band_valid * self._is_query[examples][..., None]).to(pattern.dtype)
+        on_first_token = widest(pattern[..., 0])  # [examples, heads, query]
         word_weights = self._sum_pieces(content_weights, examples)
         per_piece = self._per_piece[examples, None, None, :].to(word_weights.dtype)
         mean_weights = word_weights * per_piece
@@ -228,6 +234,7 @@ class SentenceReducer:
         no_word = self._no_word[examples, None, None, :].to(word_weights.dtype)
         # Word weights last: they are overwritten.
         return {
+            "first_token": torch.einsum("bhi,bi->bh", on_first_token, self._sink_queries[examples]),
             "band": torch.einsum("bhir,bir->bhr", at_offsets, counted),
             "by_distance": by_distance,
             "word_argmax": _other_word(word_weights, no_word),
@@ -321,8 +328,8 @@ class RowReducer:
             visible = batch.source.attention_mask.sum(dim=1, keepdim=True).expand_as(query)
             marks = _special_keys(batch.source)
         else:
-            query = batch.content
-            content_key = batch.content
+            query = batch.queries
+            content_key = batch.keys
             visible = batch.visible
             marks = [batch.special, batch.first_special, batch.last_special, batch.punctuation]
             self._keys_of_roles = [mask.float() for mask in keys_of_roles(batch)]

@@ -6,6 +6,7 @@ it stand in the order of their use.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -25,9 +26,10 @@ from headscope.analyses.classify.passes import (
     label_stacks,
     plan_passes,
 )
+from headscope.analyses.classify.repeats import Repeats
 from headscope.analyses.classify.result import ClassifyResult, ControlResult, CorpusInfo
 from headscope.analyses.classify.roles import Thresholds, role_in, roles_with_keys
-from headscope.core.errors import InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import WINDOW, Corpus, as_corpus
@@ -70,8 +72,9 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     # Measure every stack, and label its heads.
     loaded = opened.with_all_stacks
     thresholds = options.thresholds or Thresholds()
-    runner = _pass_runner(loaded, stacks, thresholds, corpus, frequencies, options)
-    passes = plan_passes(loaded, stacks, corpus, frequencies, options.limit)
+    repeats = _repeats(loaded, stacks, options)
+    runner = _pass_runner(loaded, stacks, thresholds, corpus, frequencies, options, repeats)
+    passes = plan_passes(loaded, stacks, corpus, frequencies, options.limit, options.seed)
     by_stack = label_stacks(loaded, passes, runner, "model")
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
@@ -87,13 +90,12 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     )
 
     # Optional parts, one after another.
-    random_network = None  # the same architecture with random weights
+    random: list[StackLabels] = []  # of the same architecture with random weights
     if options.control:
-        random_network = random_twin(loaded, options.seed)
-        random = label_stacks(random_network, passes, runner, "control")
+        random = label_stacks(random_twin(loaded, options.seed), passes, runner, "control")
         result = with_random_weights(result, random, seed=options.seed, labels=labels)
-    if options.prefix_matching:
-        result = with_prefix_matching(result, loaded, random_network, stacks, options.seed)
+    if options.prefix_matching or repeats is not None:
+        result = with_prefix_matching(result, repeats, random, stacks)
     if options.patch:
         result = with_patching(
             result,
@@ -107,6 +109,22 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     if removal_examples is not None:
         result = with_causes(result, loaded, removal_examples, options.tell)
     return result
+
+
+def _repeats(
+    loaded: LoadedModel, stacks: tuple[str, ...], options: ClassifyOptions
+) -> Repeats | None:
+    """Draw random tokens that come twice: for a causal language model, and where asked for.
+
+    None where they cannot be had; a language model whose tokenizer cannot read the built-in sample
+    is refused only where it was asked for.
+    """
+    if options.prefix_matching:
+        return Repeats.draw(loaded, options.seed)
+    if stacks == ("decoder",) and not loaded.encoder_decoder:
+        with contextlib.suppress(CorpusError):
+            return Repeats.draw(loaded, options.seed)
+    return None
 
 
 def _open_corpus(options: ClassifyOptions) -> Corpus:
@@ -169,6 +187,7 @@ def _pass_runner(
     corpus: Corpus,
     frequencies: Frequencies,
     options: ClassifyOptions,
+    repeats: Repeats | None,
 ) -> PassRunner:
     """Open the saved state of a run, and return what runs its passes."""
     # What a saved state must agree with, besides model, seed and versions.
@@ -199,6 +218,7 @@ def _pass_runner(
         progress=options.tell,
         state=saved,
         labelled=with_pairs,
+        repeats=repeats,
     )
 
 

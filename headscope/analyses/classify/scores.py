@@ -132,6 +132,17 @@ class SharpnessScore:
 
 
 @dataclass(frozen=True)
+class FirstTokenScore:
+    """How much of its weight a head of a causal stack puts on position 0."""
+
+    #: Mean over queries from position 4 on; interval over sentences.
+    weight: Annotated[Estimate, Compare("weight on the first token")]
+    replaced: Estimate  # The same on some of the sentences, with another token at position 0
+    uniform: float | None  # Of even attention: the mean of 1 / (tokens that the query sees)
+    p_adjusted: float  # Of the weight against ``uniform``, Benjamini-Hochberg over heads
+
+
+@dataclass(frozen=True)
 class HeadResult(Head):
     """Everything measured about one head; a rate is None where nothing could be counted."""
 
@@ -140,7 +151,8 @@ class HeadResult(Head):
     labels: tuple[Label, ...]  # One for each role, and one for each relation of a syntactic head
     #: Its fixed offsets, labelled or not; None of cross-attention.
     positional: Annotated[PositionalScore | None, Compare()] = None
-    #: Every relation and direction, labelled or not; empty without trees, and outside encoders.
+    #: Every relation and direction, labelled or not; empty without trees. In decoders only of words
+    #: before the query.
     syntactic: Annotated[tuple[SyntacticScore, ...], Compare("{0.relation} {0.direction}, ")] = ()
     #: Its attention to rare words, labelled or not; None outside encoders.
     rare: Annotated[RareScore | None, Compare()] = None
@@ -162,9 +174,12 @@ class HeadResult(Head):
     alignment: Annotated[AlignmentScore | None, Compare()] = None
     #: How much weight it puts on one key; only of cross-attention.
     sharpness: SharpnessScore | None = None
+    #: How much it puts on the first token; only of decoders.
+    first_token: Annotated[FirstTokenScore | None, Compare()] = None
     #: What its removal does to the model's output; None unless it was asked for.
     cause: Annotated[HeadCause | None, Compare("loss when removed, ")] = None
-    #: Whether it finds earlier copies of a token and their neighbours; None unless asked for.
+    #: Whether it finds earlier copies of a token and their neighbours; of causal language models,
+    #: elsewhere None unless asked for.
     prefix: Annotated[PrefixScore | None, Compare("repeated tokens, ")] = None
     #: Whether later heads and the output depend on its roles; empty unless asked for.
     patched: Annotated[tuple[HeadPatch, ...], Compare("{0.role}, ")] = ()

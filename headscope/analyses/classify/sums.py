@@ -43,10 +43,10 @@ _FAR = max(OFFSETS) + 1  # One step beyond the farthest offset that is scored.
 class Positional(RowMeasure):
     """Positional heads: how often does a head look at the token a fixed step away?
 
-    For an offset r: ``rate[r]`` = hits / queries over content queries i whose target i + r is a
-    content token of the same sentence; a hit when the largest content weight of row i lies at
-    i + r. ``mass[r]`` = mean of P[i, i + r] over content queries whose target lies inside the
-    sequence, special tokens included as targets. Under a causal mask no query has a target to its
+    For an offset r: ``rate[r]`` = hits / queries over queries i whose target i + r is a content key
+    of the same sentence; a hit when the largest content weight of row i lies at i + r. ``mass[r]``
+    = mean of P[i, i + r] over queries whose target lies inside the sequence, special tokens
+    included as targets. Under a causal mask no query has a target to its
     right (Voita et al. 2019, arXiv:1905.09418, section 5.1; label at 0.90).
     """
 
@@ -57,33 +57,33 @@ class Positional(RowMeasure):
         #: (offsets,): queries that have a content token at the offset, and queries that have any
         #: token there; the same for every head
         self.queries, self.mass_queries = zeros(2, len(OFFSETS), dtype=np.int64)
-        #: Sum over content queries of 1 / (content tokens that the query sees); content queries
+        #: Sum over queries of 1 / (content keys that the query sees); number of queries
         self.chance = np.zeros(())
         self.content = np.zeros((), dtype=np.int64)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
         # Count the queries of each offset: of 5 tokens and offset 2, queries 0-2 have targets 2-4.
-        content = numpy(batch.content)
+        is_query = numpy(batch.queries)
+        is_key = numpy(batch.keys)
         real = numpy(batch.attention_mask).astype(bool)
         n = batch.size[1]
         for i, offset in enumerate(OFFSETS):
             if abs(offset) < n and not (batch.causal and offset > 0):
                 query = slice(max(-offset, 0), min(n, n - offset))
                 target = slice(max(offset, 0), min(n, n + offset))
-                self.queries[i] += (content[:, query] & content[:, target]).sum()
-                self.mass_queries[i] += (content[:, query] & real[:, target]).sum()
+                self.queries[i] += (is_query[:, query] & is_key[:, target]).sum()
+                self.mass_queries[i] += (is_query[:, query] & real[:, target]).sum()
 
-        # What a head would hit by chance, if it looked at any content token that it sees.
-        per_sentence = content.sum(axis=1)
-        self.content += per_sentence.sum()
-        seen = content.cumsum(axis=1) if batch.causal else per_sentence[:, None]
-        self.chance += float((content / np.maximum(seen, 1)).sum())
+        # What a head would hit by chance, if it looked at any content key that it sees.
+        self.content += is_query.sum()
+        seen = is_key.cumsum(axis=1) if batch.causal else is_key.sum(axis=1)[:, None]
+        self.chance += float((is_query / np.maximum(seen, 1)).sum())
 
         # How many tokens away each head looks: a bin for each step from -_FAR to _FAR, what lies
         # beyond in the outermost. All heads are counted at once, each in bins of its own.
         step = rows.argmax - torch.arange(n, device=rows.argmax.device)  # [batch, heads, pos]
-        by_head = step.transpose(0, 1)[:, batch.content]  # [heads, content tokens]
+        by_head = step.transpose(0, 1)[:, batch.queries]  # [heads, queries]
         n_heads = len(by_head)
         n_bins = 2 * _FAR + 1
         first_bin = n_bins * torch.arange(n_heads, device=step.device)[:, None]
@@ -104,7 +104,8 @@ class Profile(QueryMeans, RowMeasure):
 
     #: Fields of a HeadResult. ``duplicate_rate`` is a mean over queries whose token occurs again,
     #: ``relative_entropy`` over queries that see two tokens or more, ``long_entropy`` the same over
-    #: queries that see LONG tokens or more. Roles that a user registered follow.
+    #: queries that see LONG tokens or more, ``first_token`` the weight on position 0 over queries
+    #: from position 4 on, in causal stacks only. Roles that a user registered follow.
     quantities: tuple[str, ...] = (
         "confidence",
         "entropy",
@@ -116,12 +117,14 @@ class Profile(QueryMeans, RowMeasure):
         "self_rate",
         "duplicate_rate",
         "long_entropy",
+        "first_token",
     )
     baselines: tuple[str, ...] = (
         "special_mass",
         "punctuation_mass",
         "self_rate",
         "duplicate_rate",
+        "first_token",
     )
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -131,27 +134,30 @@ class Profile(QueryMeans, RowMeasure):
         self.baselines = (*Profile.baselines, *self._roles)
         super().__init__(n_layers, n_heads)
         self.left_out = np.zeros((), dtype=np.int64)  # Words without a piece
+        self.tree_edges = np.zeros((), dtype=np.int64)  # Edges of all trees
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        # Whether query and key are two content positions with the same token, [batch, query, key];
-        # under a causal mask only keys before the query.
-        content = batch.content
+        # Whether query and key are two positions with the same token, [batch, query, key]; under a
+        # causal mask only keys before the query.
+        is_query = batch.queries
         ids = batch.input_ids
-        same = (ids[:, :, None] == ids[:, None, :]) & content[:, :, None] & content[:, None, :]
+        same = (ids[:, :, None] == ids[:, None, :]) & is_query[:, :, None] & batch.keys[:, None, :]
         same.diagonal(dim1=1, dim2=2).fill_(False)
         same = same.tril() if batch.causal else same
 
-        # Count the queries of each quantity: most are means over all content queries.
-        is_query = dict.fromkeys(self.quantities, content) | {
-            "relative_entropy": content & (batch.visible >= 2),
+        # Count the queries of each quantity: most are means over all queries.
+        queries_of = dict.fromkeys(self.quantities, is_query) | {
+            "relative_entropy": is_query & (batch.visible >= 2),
             "duplicate_rate": same.any(dim=2),
-            "long_entropy": content & (batch.visible >= LONG),
+            "long_entropy": is_query & (batch.visible >= LONG),
+            "first_token": batch.sink_queries,
         }
-        queries = torch.stack([mask.sum(dim=1) for mask in is_query.values()], dim=1)
+        queries = torch.stack([mask.sum(dim=1) for mask in queries_of.values()], dim=1)
         self.count(queries, _expected(batch, same))
         self.units += batch.size[0]
         self.left_out += batch.left_out
+        self.tree_edges += batch.tree_edges
         self.long_units += int((queries[:, self.quantities.index("long_entropy")] > 0).sum())
 
         # Add each sentence's sums over queries.
@@ -171,9 +177,10 @@ class Profile(QueryMeans, RowMeasure):
             "first_special_mass": first_special,
             "last_special_mass": last_special,
             "punctuation_mass": punctuation,
-            "self_rate": (itself & content[:, None]).sum(dim=2),
-            "duplicate_rate": (copy & content[:, None]).sum(dim=2),
+            "self_rate": (itself & is_query[:, None]).sum(dim=2),
+            "duplicate_rate": (copy & is_query[:, None]).sum(dim=2),
             "long_entropy": long_entropy,
+            "first_token": rows.first_token,
             **dict(zip(self._roles, by_role, strict=True)),
         }
         self.add(torch.stack([sums[name] for name in self.quantities], dim=-1), queries)
@@ -186,15 +193,16 @@ def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
         """How many marked tokens each query may look at."""
         return mark.cumsum(dim=1) if batch.causal else mark.sum(dim=1, keepdim=True)
 
-    content = batch.content
+    is_query = batch.queries
     n_visible = widest(batch.visible.clamp(min=1))
-    n_content = widest(seen(content).clamp(min=1))
-    by_role = [content * keys.sum(dim=2) / n_visible for keys in keys_of_roles(batch)]
+    n_keys = widest(seen(batch.keys).clamp(min=1))
+    by_role = [is_query * keys.sum(dim=2) / n_visible for keys in keys_of_roles(batch)]
     return (
-        content * seen(batch.special) / n_visible,
-        content * seen(batch.punctuation) / n_visible,
-        content / n_content,
-        same.sum(dim=2) / n_content,
+        is_query * seen(batch.special) / n_visible,
+        is_query * seen(batch.punctuation) / n_visible,
+        is_query / n_keys,
+        same.sum(dim=2) / n_keys,
+        batch.sink_queries / n_visible,
         *by_role,
     )
 

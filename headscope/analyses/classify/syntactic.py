@@ -41,7 +41,8 @@ _BY_OFFSET = ("offset_trials", "both_offset")  # Sums by offset; all others are 
 class Syntactic(RowMeasure):
     """Hits per head and (half, relation, direction).
 
-    The first axis of every sum grows with the names that are seen.
+    Its arrays are the sums, as of every :class:`Accumulator`, which saves and merges them by name;
+    their first axis grows with the relations or offsets that are seen.
     """
 
     def __init__(self, n_layers: int, n_heads: int, *, swapped: bool = False) -> None:

@@ -60,10 +60,10 @@ from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
-from headscope.models.run.recording import Softmaxes
+from headscope.models.run.recording import Softmaxes, unrounded
 from headscope.models.run.routing import Router
 from headscope.models.run.site_hooks import watch_inputs
-from headscope.models.run.watched import ModuleTurn, capture
+from headscope.models.run.watched import ModuleTurn, capture, is_norm
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     # Eager attention is given every mask; other implementations may get none.
     eager = use_implementation(loaded.model, "eager")
     seeing = watch_inputs(loaded.sites, see)
-    with capture(between_layers) as seen, seeing, eager, torch.no_grad(), Softmaxes():
+    with capture(between_layers) as seen, seeing, eager, torch.no_grad(), Softmaxes.of(loaded):
         loaded.forward(input_ids, torch.ones_like(input_ids))
     first_state, _ = seen[layers[0].enters]
     states = [first_state]
@@ -160,16 +160,21 @@ def run_variant(
             attended = attend(site, normed(attention.before, x), run.inputs[site.row], router)
         if i == 0:
             first_attended[norm_before] = attended
-        summed = x + attended if variant.skip else attended
+        written = attention.factor * normed(attention.within, attended)
+        network_reads = x  # where it runs beside attention
+        summed = x + written if variant.skip else written
         x = normed(attention.after, summed)
+        if not layer.parallel:
+            network_reads = x
 
         # The feed-forward network
         if variant.ffn:
             network = layer.network
-            hidden = normed(network.before, x)
+            hidden = normed(network.before, network_reads)
             for module_turn in network.modules:
-                hidden = module_turn.module(hidden)
-            x = normed(network.after, x + hidden)
+                if variant.layernorm or not is_norm(module_turn.module):
+                    hidden = module_turn.module(hidden)
+            x = normed(network.after, x + network.factor * hidden)
         yield x
     router.check_calls()
 
@@ -191,7 +196,10 @@ def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router)
 def with_states(read: AttentionInput, x: Tensor) -> AttentionInput:
     """Return what self-attention was called with, with other states: its first argument."""
     first_argument = next(iter(read.arguments))
-    return replace(read, x_q=x, x_k=x, arguments={**read.arguments, first_argument: x})
+    arguments = {**read.arguments, first_argument: x}
+    if "residual" in arguments:  # Bloom's module adds the skip connection, here the layer does
+        arguments["residual"] = torch.zeros_like(x)
+    return replace(read, x_q=x, x_k=x, arguments=arguments)
 
 
 def measure_ratios(
@@ -206,7 +214,7 @@ def measure_ratios(
     gap = 0.0
     ratios: list[list[Array]] = []  # By variant and point
     first_attended: dict[bool, Tensor] = {}
-    with torch.no_grad(), fast_products(loaded.model):
+    with torch.no_grad(), fast_products(loaded.model), unrounded(loaded):
         for variant in VARIANTS:
             by_point: list[Array] = []
             states = run_variant(layers, router, run, variant, first_attended)

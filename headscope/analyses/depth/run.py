@@ -26,7 +26,7 @@ from headscope.data.batches import BATCH_TOKENS, LARGE
 from headscope.data.corpus import as_plain
 from headscope.data.packing import LENGTH, Windows, pack
 from headscope.models.anatomy.layers import take_apart
-from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.run.devices import DTYPES, widest_dtype
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.side_by_side import side_by_side

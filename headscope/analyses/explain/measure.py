@@ -7,6 +7,7 @@ functions below say what the numbers mean.
 All heads of a layer at once, without the axis of examples::
 
     products = q k^T            scores = products * scale + bias       (n_heads, query_pos, key_pos)
+                                (with a soft cap: capped(products * scale))
     pattern  = softmax(scores where allowed)
     z        = pattern v                                               (n_heads, query_pos, d_head)
     head_outputs = z W_O, head by head
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headscope.attention import AttentionWeights, default_scale, masked_softmax
+from headscope.attention import AttentionWeights, capped, default_scale, masked_softmax
 from headscope.core.widest import widest
 from headscope.models.anatomy.explain import AfterAttention, SentenceRun
 from headscope.models.certificate.canonical import beside_heads
@@ -50,7 +51,7 @@ class Computed:
     bias: Tensor | None  # (n_heads, query_pos, key_pos): what the family adds to the scores
     scale: float
     products: Tensor  # (n_heads, query_pos, key_pos): q k^T
-    scores: Tensor  # (n_heads, query_pos, key_pos): products with scale and bias
+    scores: Tensor  # (n_heads, query_pos, key_pos): products with scale, soft cap and bias
     pattern: Tensor  # (n_heads, query_pos, key_pos): scores after mask and softmax
     z: Tensor  # (n_heads, query_pos, d_head): weighted sums of values
     convolved: Tensor | None  # (pos, d_model): what ConvBERT sends through W_O besides z
@@ -87,7 +88,7 @@ def compute(run: SentenceRun) -> Computed:
     # The pattern.
     products = placed.q @ placed.k.transpose(-1, -2)
     scale = default_scale(site.d_head) if site.scale is None else site.scale
-    scores = products * scale
+    scores = capped(products * scale, site.softcap)
     if bias is not None:
         scores = scores + bias
     pattern = masked_softmax(scores, run.allowed[0])

@@ -39,7 +39,7 @@ from headscope.data.pieces import tokenise
 from headscope.data.readable_pieces import readable_pieces
 from headscope.models.anatomy.explain import SentenceRun, run_sentence
 from headscope.models.certificate.canonical import allowed_keys
-from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe

@@ -175,7 +175,15 @@ def pattern_entropy(inputs: HeadInputs, real: Tensor) -> Tensor:
     A query that sees 4 keys can have log 4 at most. Mean over the real queries that see more than
     one key; returns (batch, heads).
     """
-    pattern = widest(attention_pattern(inputs.q, inputs.k, scale=inputs.scale, mask=inputs.mask))
+    pattern = widest(
+        attention_pattern(
+            inputs.q,
+            inputs.k,
+            scale=inputs.scale,
+            softcap=inputs.softcap,
+            mask=inputs.mask,
+        )
+    )
     entropy = torch.special.entr(pattern).sum(-1)  # [batch, heads, queries]
     seen = torch.ones_like(pattern)
     if inputs.mask is not None:

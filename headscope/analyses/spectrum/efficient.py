@@ -28,6 +28,7 @@ from headscope.core.processes import gathered_rows, share
 from headscope.core.progress import Progress
 from headscope.data.packing import Windows
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.formulas import in_chunks
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Mechanism
@@ -78,7 +79,8 @@ def measure_efficient(
     content = windows.content("encoder")
     special = (*range(content.start), *range(content.stop, windows.length))
     masks = _masks_of(loaded, all_ids[0][:1])
-    forms = CheapForms(windows.length, special, seed, pool, masks)
+    softcaps = {site.row: site.softcap for site in loaded.sites}
+    forms = CheapForms(windows.length, special, seed, pool, masks, softcaps)
 
     # Take this process's share of the batches.
     batches = list(share(zip(all_rows, all_ids, strict=True)))
@@ -113,7 +115,7 @@ def _masks_of(loaded: LoadedModel, tokens: Tensor) -> dict[int, Mask]:
     ) -> Tensor:
         """Attend as the model does, and note the mask."""
         masks[site.row] = without_padding(mask)
-        return stream_attention(q, k, v, mask=mask, scale=scale)
+        return in_chunks(site, q, k, v, mask, scale)
 
     with intervene(loaded, attention=attend) as router:
         router.checked(loaded.forward, tokens, torch.ones_like(tokens))
@@ -159,7 +161,9 @@ class _HeadErrors:
             self.error[sequences, :, site.row, heads] = chunk_error
             self.mass[sequences, :, site.row, heads] = chunk_mass
 
-        return stream_attention(q, k, v, mask=mask, scale=scale, visit=note_errors)
+        return stream_attention(
+            q, k, v, mask=mask, scale=scale, softcap=site.softcap, visit=note_errors
+        )
 
 
 def _measure_heads(

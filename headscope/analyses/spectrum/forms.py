@@ -72,17 +72,20 @@ class CheapForms:
         seed: int,
         pool: MatrixPool,
         masks: Mapping[int, Mask] | None = None,
+        softcaps: Mapping[int, float | None] | None = None,
     ) -> None:
         """Prepare the forms that a model's masks allow.
 
         ``special`` are the positions of special tokens, the first position where there are none;
         ``pool`` decomposes matrices on all cores. ``masks`` has the mask of every layer for a
-        sequence without padding; None where there is no model, and so no mask.
+        sequence without padding; None where there is no model, and so no mask. ``softcaps`` has
+        what bounds the scores of every layer.
         """
         self.length = length
         self.special = special or (0,)
         self.pool = pool
         self._seed = seed
+        self._softcaps = softcaps or {}
 
         # What the masks forbid, and whether they add to the scores of what they do not forbid.
         masks = masks or {}
@@ -148,19 +151,22 @@ class CheapForms:
         ``draw`` says which of several draws; ``mask`` is None where the model has none. Shapes:
         ``q``, ``k``, ``v`` and the result (sequences, heads, n, d_head).
         """
+        softcap = self._softcaps.get(layer)
         if form in SPARSE:
             keep = self.keep(form, size, layer, draw).to(q.device)
             bias = None if mask is None or mask.dtype == torch.bool else mask
-            return stream_attention(q, k, v, mask=with_bias(keep, bias), scale=scale)
+            return stream_attention(
+                q, k, v, mask=with_bias(keep, bias), scale=scale, softcap=softcap
+            )
         if form == "random":
             R = self.projection(size, layer, draw).to(v)
-            return stream_attention(q, k, R.T @ (R @ v), mask=mask, scale=scale)
+            return stream_attention(q, k, R.T @ (R @ v), mask=mask, scale=scale, softcap=softcap)
         if form == "pooled":
             # E: n = 6 and size 3 -> segments [0, 0, 1, 1, 2, 2], each averaged by a row of E.
             segment = torch.arange(self.length) * size // self.length
             in_segment = segment == torch.arange(size)[:, None]  # (size, n)
             E = _means_of(in_segment).to(v)
-            return stream_attention(q, E @ k, E @ v, scale=scale)
+            return stream_attention(q, E @ k, E @ v, scale=scale, softcap=softcap)
         if form == "uniform":
             seen = self._seen.get(layer, self._all_keys)
             return _means_of(seen).to(v) @ v
@@ -177,7 +183,7 @@ class CheapForms:
                 [z_of_form] = low_rank(z, None, [size], self.pool)
             approximation[rows, heads] = z_of_form
 
-        stream_attention(q, k, v, mask=mask, scale=scale, visit=approximate)
+        stream_attention(q, k, v, mask=mask, scale=scale, softcap=softcap, visit=approximate)
         return approximation
 
     def errors(

@@ -33,7 +33,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headscope.attention import Mask, masked_softmax
+from headscope.attention import Mask, capped, masked_softmax
 from headscope.core.activations import visible
 from headscope.core.rounding import ROUNDING
 from headscope.core.widest import widest
@@ -49,6 +49,7 @@ def changed_attention(
     v: Tensor,
     *,
     scale: float,
+    softcap: float | None = None,
     mask: Mask = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -58,19 +59,19 @@ def changed_attention(
 
     Shapes: ``q``, ``k``, ``v`` (batch, heads, pos, d_head); returns (batch, heads, pos, d_head).
     """
-    scores, seen = square_scores(q, k, scale=scale, mask=mask)
+    scores, seen = square_scores(q, k, scale=scale, softcap=softcap, mask=mask)
     new = changed_scores(change, scores, seen, generator)
     return masked_softmax(new, seen).to(v) @ v
 
 
 def square_scores(
-    q: Tensor, k: Tensor, *, scale: float, mask: Mask = None
+    q: Tensor, k: Tensor, *, scale: float, softcap: float | None = None, mask: Mask = None
 ) -> tuple[Tensor, Tensor]:
     """Return the scores S, scaled and with what the model adds to them, and which pairs it sees.
 
     Both are (batch, heads, pos, pos); the first in single precision at least, the second boolean.
     """
-    scores = widest(q * scale) @ widest(k).transpose(-2, -1)
+    scores = capped(widest(q * scale) @ widest(k).transpose(-2, -1), softcap)
     if mask is None:
         return scores, torch.ones_like(scores, dtype=torch.bool)
     seen = visible(mask).expand(scores.shape)

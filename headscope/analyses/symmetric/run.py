@@ -109,7 +109,13 @@ def observed_scores(loaded: LoadedModel, effects: Effects) -> tuple[dict[int, Ar
 
     def see(batch: int, inputs: HeadInputs, _: Tensor) -> None:
         nonlocal causal
-        scores, seen = square_scores(inputs.q, inputs.k, scale=inputs.scale, mask=inputs.mask)
+        scores, seen = square_scores(
+            inputs.q,
+            inputs.k,
+            scale=inputs.scale,
+            softcap=inputs.softcap,
+            mask=inputs.mask,
+        )
         values = numpy(score_asymmetry(scores, seen))  # (lines of the batch, heads)
         first_line = effects.first_lines[batch]
         lines_of_batch = slice(first_line, first_line + len(values))
@@ -263,6 +269,7 @@ def _formula(change: str, seed: int, draw: int = 0) -> Formula:
             inputs.k,
             inputs.v,
             scale=inputs.scale,
+            softcap=inputs.softcap,
             mask=inputs.mask,
             generator=draw_generator(seed, inputs.site.row, inputs.heads[0], draw),
         )

@@ -199,6 +199,12 @@ def _embedding_sentences(check: EmbeddingCheck) -> Iterator[str]:
             f"Embeddings of {check.texts} texts differ from those of SentenceTransformer.encode by "
             f"{tiny(check.max_abs)} at most{also}."
         )
+    if check.padding_shifts is not None:
+        yield (
+            "That is so for texts encoded one at a time: in a batch, encode pads on the left as "
+            "the tokenizer says, and this model counts its positions from the padding, so encode's "
+            f"own embeddings move by up to {tiny(check.padding_shifts)}; set padding_side to right."
+        )
 
 
 def _csv(result: ValidationResult) -> str:

@@ -23,7 +23,7 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.models.anatomy.feed_forward import sizes_of
 from headscope.models.anatomy.layers import Layer, take_apart
 from headscope.models.certificate.canonical import allowed_keys
-from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads, LinearMap
 from headscope.models.run.loaded import LoadedModel
@@ -180,6 +180,8 @@ def _after_attention(
     if again.shape != layer_out.shape or not float((again - layer_out).abs().max()) < allowed:
         return None
     norm_in, norm_out = seen[norm_call]
+    norm_in = norm_in.reshape(layer_in.shape)  # OPT norms all tokens of a batch on one axis
+    norm_out = norm_out.reshape(layer_in.shape)
     return AfterAttention(
         norm_first=layer.norm_first,
         norm=norm,

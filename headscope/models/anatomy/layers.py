@@ -2,15 +2,20 @@
 
 A layer is a residual stream to which sublayers add what they make of it::
 
-    x = after(x + attention(before(x)))        a decoder's cross-attention likewise
-    x = after(x + network(before(x)))
+    x = after(x + factor * within(attention(before(x))))     cross-attention likewise
+    x = after(x + factor * network(before(x)))
 
-Post-LN layers have the norms ``after``, pre-LN layers those ``before``; either may be missing. None
-of this is read from names. Every call of a module in the run is kept with what it took and
+Post-LN layers have the norms ``after``, pre-LN layers those ``before``; either may be missing. Some
+families norm what a sublayer writes before it is added, ``within`` (Gemma 2, OLMo 2; a network's is
+the last of its calls), some multiply it by a factor (Granite), and in some the network reads the
+stream that attention reads (``parallel``: Phi, GPT-NeoX).
+
+None of this is read from names. Every call of a module in the run is kept with what it took and
 returned. A norm stands before a sublayer if it takes the stream and returns what the sublayer
-reads, and after it if it takes the sum. The feed-forward network is one call, or several in a row,
-from the stream (or its norm) to what is missing from the layer's output. These calls made again,
-one after the other, must give the layer's output; a layer for which they do not is refused.
+reads, after it if it takes the sum, and within if it takes what the sublayer wrote. The
+feed-forward network is one call, or several in a row, from the stream (or its norm) to what is
+missing from the layer's output. These calls made again, one after the other, must give the layer's
+output; a layer for which they do not is refused.
 
 LayerNorm or RMSNorm, gated or not, with shared modules (ALBERT) or without a module for the layer
 (XLM): to the calls it is all the same.
@@ -37,6 +42,9 @@ from headscope.models.run.hooks import grouped
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.watched import Call, ModuleTurn, Seen, near, watch
 
+#: A factor that rounding alone explains.
+_CLOSE_TO_1 = 1e-4
+
 
 @dataclass(frozen=True)
 class Sublayer:
@@ -46,6 +54,8 @@ class Sublayer:
     after: ModuleTurn | None  # The norm that takes the sum of the stream and what it adds
     #: The modules of a feed-forward network that make its output, one after the other.
     modules: tuple[ModuleTurn, ...] = ()
+    within: ModuleTurn | None = None  # The norm that takes what attention writes, before the sum
+    factor: float = 1.0  # By which what it writes is multiplied before the sum
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Layer:
     leaves: ModuleTurn
     attention: tuple[Sublayer, ...]  # One for each site
     network: Sublayer
+    parallel: bool = False  # Whether the network reads the stream that enters, as attention does
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:
@@ -214,13 +225,14 @@ def _layer(
         for norms_after_sums in (True, False):
             sublayers = _sublayers(span, writes, reads, norms_after_sums=norms_after_sums)
             if sublayers is not None:
-                *attention, network = sublayers
+                *attention, network = sublayers.in_order
                 return Layer(
                     sites=tuple(sites),
                     enters=span.first.module_turn,
                     leaves=span.last_turn(),
                     attention=tuple(attention),
                     network=network,
+                    parallel=sublayers.parallel,
                 )
 
     raise _UnknownLayerError(_why_none(spans, reads[0]))
@@ -260,13 +272,20 @@ def _without_module(
     return None
 
 
+class _Found(NamedTuple):
+    """Sublayers of a span: each attention, then the network, and what the network reads."""
+
+    in_order: list[Sublayer]
+    parallel: bool = False
+
+
 def _sublayers(
     span: _Span,
     writes: Sequence[Call],
     reads: Sequence[Tensor],
     *,
     norms_after_sums: bool,
-) -> list[Sublayer] | None:
+) -> _Found | None:
     """Find the sublayers that lead from the stream that enters a span to the one that leaves.
 
     First one attention for each of ``reads`` and ``writes``, last the feed-forward network.
@@ -284,55 +303,84 @@ def _sublayers(
         before = _norm(norms, state, read, ends_by=write.start)
         if before is None and not near(state, read):
             return None
-        state = state + write.y
-        start = write.stop
+        within = _norm(norms, write.y, starts_from=write.stop)
+        written = write.y if within is None else within.y
+        start = write.stop if within is None else within.stop
+        factor = 1.0 if norms_after_sums else _factor(norms, state, written, start)
+        state = state + factor * written
         after = None
         if norms_after_sums:
-            after = _norm(norms, state, starts_from=write.stop)
+            after = _norm(norms, state, starts_from=start)
             if after is None:
                 return None
             state = after.y
             start = after.stop
-        sublayers.append(Sublayer(_turn(before), _turn(after)))
+        sublayers.append(Sublayer(_turn(before), _turn(after), within=_turn(within), factor=factor))
 
     # Find the network in what follows. A call in which the stream is normed is more than that.
     stream_norms = [norm for norm in norms if near(state, norm.x)]
     later = [call for call in span.inner if call.start > start]
     calls = [call for call in later if not any(map(call.encloses, stream_norms))]
     if not norms_after_sums:
-        network = _network(calls, norms, span.y, state)
-        return None if network is None else [*sublayers, network]
+        factor = sublayers[-1].factor
+        for reads_from in (state, span.first.x):
+            network = _network(calls, norms, span.y, state, reads_from, factor)
+            if network is not None:
+                return _Found([*sublayers, network], parallel=reads_from is not state)
+        return None
     for last_norm in norms:
         if last_norm.start > start and near(span.y, last_norm.y):
             assert last_norm.x is not None
-            network = _network(calls, norms, last_norm.x, state)
+            network = _network(calls, norms, last_norm.x, state, state, 1.0)
             if network is not None:
-                return [*sublayers, replace(network, after=last_norm.module_turn)]
+                return _Found([*sublayers, replace(network, after=last_norm.module_turn)])
     return None
 
 
-def _network(
-    calls: Sequence[Call], norms: Sequence[Call], out: Tensor, state: Tensor
-) -> Sublayer | None:
-    """Find the calls that turn the stream ``state`` into ``out - state``: the network.
+def _factor(norms: Sequence[Call], state: Tensor, written: Tensor, start: int) -> float:
+    """Return by what attention's write is multiplied before a later norm takes the sum; 1 if none.
 
-    From the last call back: each one reads what an earlier one returned, the first one the stream
-    or its norm. Made again, they must return the same.
+    The sum that the norm takes, less the state, is a multiple of what was written.
     """
-    missing = out - state
+    for norm in norms:
+        if norm.start <= start or norm.x is None or norm.x.shape != state.shape:
+            continue
+        if not near(state, norm.x):  # that of a network beside attention
+            added = norm.x - state
+            factor = float((added * written).sum() / written.square().sum())
+            if abs(factor - 1) > _CLOSE_TO_1 and near(factor * written, added, norm.x):
+                return factor
+    return 1.0
+
+
+def _network(
+    calls: Sequence[Call],
+    norms: Sequence[Call],
+    out: Tensor,
+    state: Tensor,
+    reads_from: Tensor,
+    factor: float,
+) -> Sublayer | None:
+    """Find the calls that turn the stream ``reads_from`` into what is missing: the network.
+
+    What is missing is ``(out - state) / factor``. From the last call back: each one reads what an
+    earlier one returned, the first one the stream or its norm. Made again, they must return the
+    same.
+    """
+    missing = (out - state) / factor
     for last in calls:
-        if not near(missing, last.y, out):
+        if not near(missing, last.y, out / factor):
             continue
         chain: list[Call] = []
         call: Call | None = last
         while call is not None and call.x is not None:
             chain.insert(0, call)
             read = call.x
-            before = _norm(norms, state, read, ends_by=call.start)
-            reads_stream = before is not None or near(state, read)
-            if reads_stream and near(missing, _again(chain, read), out):
+            before = _norm(norms, reads_from, read, ends_by=call.start)
+            reads_stream = before is not None or near(reads_from, read)
+            if reads_stream and near(missing, _again(chain, read), out / factor):
                 turns = tuple(link.module_turn for link in chain)
-                return Sublayer(before=_turn(before), after=None, modules=turns)
+                return Sublayer(_turn(before), after=None, modules=turns, factor=factor)
             earlier = [c for c in calls if c.stop < call.start and near(c.y, read)]
             call = earlier[0] if earlier else None
     return None

@@ -7,6 +7,7 @@ normalisations, and its product with each write is what that write contributes::
     post-LayerNorm     y = N1(x + sum_h z_h W_O,h + b_O);  N2(y + f(y))
     pre-LayerNorm      y = x + sum_h z_h W_O,h + b_O;      y + f(N2(y));   a last norm at the end
     a decoder          self-attention and cross-attention write one after the other, then f
+    norms within       y = x + c N(sum_h z_h W_O,h + b_O), with a factor c, or N, or neither
     a norm, held       N(u) = (u - mean u) g / s + c       RMSNorm: no mean, no c
 
 Which of the two a layer is, and where its norms are, :mod:`~headscope.models.anatomy.layers` says.
@@ -113,6 +114,23 @@ class HeadsWrite:
     W_O: Tensor  # (n_heads, d_head, d_model)
     b_O: Tensor  # (d_model,)
     sources: Sources | None  # None where the tokens that heads read are not told apart
+    within: HeldNorm | None = None  # What it passes before it is added
+    factor: float = 1.0  # By which it is multiplied then
+
+    def added(self, u: Tensor) -> Tensor:
+        """Return what the linear part of the stream gets of u (batch, pos, ..., d_model)."""
+        return self.factor * (u if self.within is None else self.within.linear(u))
+
+    def shift(self) -> Tensor:
+        """Return what is added whatever the heads write, (batch, pos, d_model) or (d_model,)."""
+        if self.within is None:
+            return self.factor * self.b_O
+        b_O = self.b_O.expand(*self.within.scale.shape[:2], -1)
+        return self.factor * (self.within.linear(b_O) + self.within.shift)
+
+    def back(self, readout: Tensor) -> Tensor:
+        """Carry a readout (batch, pos, d_model) to the sum over heads: `added`, transposed."""
+        return self.factor * (readout if self.within is None else self.within.back(readout))
 
 
 @dataclass(frozen=True)
@@ -156,9 +174,9 @@ class RecordedRun:
             elif isinstance(step, NetworkWrite):
                 feed_forward[:, step.row] = (g * step.out).sum(-1)
             else:
-                biases = biases + (g * step.b_O).sum((1, 2))
+                biases = biases + (g * step.shift()).sum((1, 2))
                 # What the number reads of each head's z: (batch, n_heads, query_pos, d_head).
-                g_z = torch.einsum("bqm,hdm->bhqd", g, step.W_O)
+                g_z = torch.einsum("bqm,hdm->bhqd", step.back(g), step.W_O)
                 if by_source:
                     assert step.sources is not None
                     pattern, v = step.sources
@@ -212,8 +230,8 @@ class RecordedRun:
                 assert step.sources is not None
                 pattern, v = step.sources
                 values = v @ step.W_O  # (batch, n_heads, key_pos, d_model)
-                states = states + torch.einsum("bhqk,bhkm->bqkm", pattern, values)
-                biases = biases + step.b_O
+                states = states + step.added(torch.einsum("bhqk,bhkm->bqkm", pattern, values))
+                biases = biases + step.shift()
         return states, biases
 
 
@@ -260,7 +278,7 @@ def record(
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
-        pattern = attention_pattern(q, k, scale=scale, mask=mask)
+        pattern = attention_pattern(q, k, scale=scale, softcap=site.softcap, mask=mask)
         z = pattern @ v
         sources = (pattern, v) if patterns else None
         z_and_sources[site.row] = (z, sources)
@@ -270,10 +288,17 @@ def record(
     watched = [anatomy.end]
     for layer in anatomy.layers:
         watched += [layer.enters, layer.leaves]
-        watched += [sub.after for sub in layer.sublayers if sub.after is not None]
+        for sublayer in layer.sublayers:
+            norms = (sublayer.within, sublayer.after)
+            watched += [norm for norm in norms if norm is not None]
     options: dict[str, Any] = {"select": select, **(decoder or {})}
-    with capture(watched) as seen, intervene(loaded, attention=attend) as router:
+    with capture(watched) as captured, intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **options)
+    # Some families norm all tokens of a batch on one axis (OPT).
+    seen = {
+        turn: (x.reshape(hidden.shape), y.reshape(hidden.shape))
+        for turn, (x, y) in captured.items()
+    }
 
     return RecordedRun(
         hidden=hidden,
@@ -301,9 +326,11 @@ def _stream(
             weights = site.weights()
             W_O = weights.W_O.detach().to(state)
             b_O = weights.b_O.detach().to(state)
-            stream.append(HeadsWrite(site, z, W_O, b_O, sources))
+            within = None if sublayer.within is None else _held(loaded, sublayer.within, seen)
+            write = HeadsWrite(site, z, W_O, b_O, sources, within, sublayer.factor)
+            stream.append(write)
             if sublayer.after is None:
-                state = state + torch.einsum("bhqd,hdm->bqm", z, W_O) + b_O
+                state = state + write.added(torch.einsum("bhqd,hdm->bqm", z, W_O)) + write.shift()
             else:
                 stream.append(_held(loaded, sublayer.after, seen))
                 state = seen[sublayer.after][1]

@@ -54,7 +54,11 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class ScaleSums:
-    """Sums that a :class:`Scale` is fitted from; they add up over heads, layers and batches."""
+    """Sums that a :class:`Scale` is fitted from; they add up over heads, layers and batches.
+
+    ``pooled`` fits the heads of a layer together; ``joined`` only adds them up, so that layers with
+    other numbers of heads can be added to them.
+    """
 
     #: (n_heads, 5): squares; products; and, of the lines, the sums of squares * squares, of
     #: squares * products and of products * products.
@@ -133,6 +137,7 @@ def agreement(
     scale: float,
     real: Tensor,
     *,
+    softcap: float | None = None,
     allowed: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Agreement:
@@ -146,6 +151,8 @@ def agreement(
         What ``q k^T`` is multiplied by.
     real : Tensor, (batch, query_pos)
         Query positions that are no padding; others are not compared.
+    softcap : float, optional
+        The scaled scores s become ``softcap tanh(s / softcap)``.
     allowed : Tensor, (batch, query_pos, key_pos), optional
         Which keys each query may see; by default those at real positions.
     bias : Tensor, (1 or batch, n_heads, query_pos, key_pos), optional
@@ -163,6 +170,8 @@ def agreement(
 
     # The exact pattern.
     scores = _wide(q) @ _wide(k).transpose(-2, -1) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores = scores + _wide(bias[..., ::step, :])
     is_real = real_queries[:, None, :, None]  # (batch, 1, queries, 1)

@@ -14,7 +14,8 @@ and z one over keys, each with the errors of what it is made of::
     z_i:          sum over j of P_ij^2 (v_j^2 (1 + u_ij^2) + size of v_j^2)
     out:          (z^2 + error of z^2) W_O^2 + out^2
 
-with e_i what a projected query or key is off by, relative to its length.
+with e_i what a projected query or key is off by, relative to its length. Under a soft cap, u_ij is
+multiplied by the slope of the cap at s_ij.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headscope.attention import AttentionWeights, attention_pattern, project_out, with_bias
+from headscope.attention import (
+    AttentionWeights,
+    attention_pattern,
+    capped,
+    project_out,
+    with_bias,
+)
 from headscope.models.certificate.whole_runs import finite
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads
@@ -60,7 +67,13 @@ def run_canonical(site: AttentionSite, record: SiteRecord, allowed: Tensor) -> C
             heads = site.as_scored(projected, inputs)
             bias = site.bias(heads, inputs)
             mask = with_bias(allowed[:, None], bias)
-            pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
+            pattern = attention_pattern(
+                heads.q,
+                heads.k,
+                scale=site.scale,
+                softcap=site.softcap,
+                mask=mask,
+            )
             z = pattern @ heads.v
             out = project_out(z, weights)
             convolved = beside_heads(site, record.z)
@@ -164,6 +177,10 @@ def _score_errors(site: AttentionSite, run: CanonicalRun, squared: Heads) -> Ten
     from_k = q_lengths @ k_errors.transpose(-2, -1) / d_head
     scores = q @ k.transpose(-2, -1) * scale
     errors = scale**2 * (terms + from_q + from_k) + scores.square()
+    if site.softcap is not None:  # the cap bends errors as it bends scores
+        bent = capped(scores, site.softcap)
+        slope = 1 - (bent / site.softcap).square()
+        errors = errors * slope.square() + bent.square()
     if run.bias is not None:
         errors = errors + _wide(run.bias).square()
     return errors

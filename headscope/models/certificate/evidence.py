@@ -34,14 +34,24 @@ from headscope.models.certificate.agreement import (
 )
 from headscope.models.certificate.canonical import (
     CanonicalRun,
+    Distance,
     allowed_keys,
     distance,
     run_canonical,
 )
+from headscope.models.certificate.handed import (
+    HandedRun,
+    handed_bias,
+    handed_keys,
+    run_handed,
+)
+from headscope.models.certificate.handed import distance as handed_distance
+from headscope.models.certificate.in_float32 import float32_distance
 from headscope.models.certificate.validation import LayerCheck
 from headscope.models.certificate.whole_runs import NOT_COMPARED, OwnRuns, RunGaps, finite, worst
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import Heads
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
 from headscope.models.run.recording import Recording, SiteRecord
 
@@ -90,7 +100,12 @@ class Evidence:
 
 
 def gather(
-    site: AttentionSite, calls: int, own: OwnRuns, ours_run: Recording, probe: Probe
+    loaded: LoadedModel,
+    site: AttentionSite,
+    calls: int,
+    own: OwnRuns,
+    ours_run: Recording,
+    probe: Probe,
 ) -> Evidence:
     """Compare what one site showed on one probe: in the model's own runs, and in ours.
 
@@ -102,21 +117,28 @@ def gather(
     if not calls or eager.inputs is None:
         return Evidence(calls)
     real = probe.real_queries(site.stack)
-    allowed = allowed_keys(site, probe)
-    canonical = run_canonical(site, eager, allowed)
+    allowed = allowed_keys(site, probe) if site.has_weights else handed_keys(eager, real)
+    canonical = _textbook(site, eager, allowed)
 
     # Local: the model's pattern and output against the textbook form of the very same inputs.
-    local = distance(site, canonical, eager, real)
+    local = None
+    if site.has_weights:
+        local = float32_distance(loaded, site, eager.inputs, allowed, real)
+    if local is None:
+        local = _distance(site, canonical, eager, real, allowed)
 
     # Local: each program's pattern, z and output against the exact ones of its own q, k and v.
     agreements = _agreements(site, eager, ours, canonical, real, allowed)
     z_agreements = _z_agreements(eager, ours, canonical, real)
-    canonical_out = None if canonical is None else canonical.out
-    out_errors = [
-        _out_error(site, eager.z, eager.out, real),
-        _out_error(site, ours.z, ours.out, real),
-        _out_error(site, eager.z, canonical_out, real),
-    ]
+    if site.has_weights:
+        canonical_out = canonical.out if isinstance(canonical, CanonicalRun) else None
+        out_errors = [
+            _out_error(site, eager.z, eager.out, real),
+            _out_error(site, ours.z, ours.out, real),
+            _out_error(site, eager.z, canonical_out, real),
+        ]
+    else:  # what follows z is the model's own in every run
+        out_errors = [0.0]
     gaps = Gaps(
         local_pattern=local.pattern,
         local_out=local.out,
@@ -128,8 +150,8 @@ def gather(
 
     # Whole runs. SDPA shows no pattern: it has that of the textbook form of its inputs.
     sdpa = None if own.sdpa is None else own.sdpa.site(site)
-    of_sdpa = None if sdpa is None else run_canonical(site, sdpa, allowed)
-    local_sdpa = None if sdpa is None else distance(site, of_sdpa, sdpa, real).out
+    of_sdpa = None if sdpa is None else _textbook(site, sdpa, allowed)
+    local_sdpa = None if sdpa is None else _distance(site, of_sdpa, sdpa, real, allowed).out
     varied = own.varied.site(site)
     return Evidence(
         calls=calls,
@@ -152,6 +174,26 @@ def gather(
         scales=tuple(a.scale for a in agreements),
         z_scales=tuple(a.scale for a in z_agreements),
     )
+
+
+#: What the textbook form makes of a layer's inputs, or of the q, k and v that it handed over.
+_Textbook = CanonicalRun | HandedRun
+
+
+def _textbook(site: AttentionSite, record: SiteRecord, allowed: Tensor) -> _Textbook | None:
+    """Run the textbook form of a site on what a run showed of it."""
+    if site.has_weights:
+        return run_canonical(site, record, allowed)
+    return run_handed(site, record, allowed)
+
+
+def _distance(
+    site: AttentionSite, run: _Textbook | None, record: SiteRecord, real: Tensor, allowed: Tensor
+) -> Distance:
+    """Say how far what a run showed is from the textbook form, in units of rounding."""
+    if isinstance(run, HandedRun):
+        return handed_distance(site, run, record, real, allowed)
+    return distance(site, run, record, real)
 
 
 def _queries_first(pattern: Tensor | None) -> Tensor | None:
@@ -222,7 +264,7 @@ def _agreements(
     site: AttentionSite,
     eager: SiteRecord,
     ours: SiteRecord,
-    canonical: CanonicalRun | None,
+    canonical: _Textbook | None,
     real: Tensor,
     allowed: Tensor,
 ) -> list[Agreement]:
@@ -246,7 +288,18 @@ def _agreements(
             return []
         try:
             bias = _bias(site, q, k, eager)
-            results.append(agreement(pattern, q, k, scale, real, allowed=allowed, bias=bias))
+            results.append(
+                agreement(
+                    pattern,
+                    q,
+                    k,
+                    scale,
+                    real,
+                    softcap=site.softcap,
+                    allowed=allowed,
+                    bias=bias,
+                )
+            )
         except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
             return []
     return results
@@ -255,7 +308,7 @@ def _agreements(
 def _z_agreements(
     eager: SiteRecord,
     ours: SiteRecord,
-    canonical: CanonicalRun | None,
+    canonical: _Textbook | None,
     real: Tensor,
 ) -> list[ZAgreement]:
     """Compare each program's z with its pattern times v.
@@ -293,6 +346,8 @@ def _by_head(z: Tensor | None, v: Tensor | None) -> Tensor | None:
 
 def _bias(site: AttentionSite, q: Tensor, k: Tensor, eager: SiteRecord) -> Tensor | None:
     """Return what the layout adds to the scores of these q and k; None where it adds nothing."""
+    if not site.has_weights:
+        return handed_bias(eager)
     assert eager.inputs is not None
     heads = Heads(q, k, v=k)  # no bias depends on values
     with torch.no_grad():

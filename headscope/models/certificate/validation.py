@@ -71,9 +71,13 @@ class EmbeddingCheck:
     settings: tuple[str, ...]  # Sentences about the settings in the folder, used or not
     tolerance: float
     texts: int = 0  # How many were embedded by both
-    #: Largest difference of a number, relative to the largest if that exceeds 1; None if not
-    #: compared, infinite where embeddings have another width.
+    #: Largest difference of a number, in units of its embedding's length; None if not compared,
+    #: infinite where embeddings have another width.
     max_abs: float | None = None
+    #: Where encode gives a text another embedding once it is padded (absolute positions that count
+    #: padding on the left): ``max_abs`` of padded texts. ``max_abs`` itself is then that of texts
+    #: alone; headscope's embedding is the same in both.
+    padding_shifts: float | None = None
     #: Whether a text that is too long is cut to the same tokens; None if not compared.
     cut_alike: bool | None = None
     not_compared: str | None = None  # Why not

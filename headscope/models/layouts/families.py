@@ -21,8 +21,11 @@ class Covered:
 
 
 _ENCODER_DECODER = ("encoder", "decoder", "cross")
+_DECODER = ("decoder",)
 _BERT = Covered()
 _ROTARY = Covered("rotary")
+_CAUSAL_ROTARY = Covered("rotary", _DECODER)
+_NORMED = Covered("normed", _DECODER)
 _BART = Covered("bart", _ENCODER_DECODER)
 _T5 = Covered("t5", _ENCODER_DECODER)
 
@@ -63,7 +66,31 @@ COVERED = {
     "xlm": Covered("xlm", ("encoder", "decoder")),
     "flaubert": Covered("xlm"),
     "roformer": Covered("roformer"),
-    "gpt2": Covered("gpt2", ("decoder",)),
+    "gpt2": Covered("gpt2", _DECODER),
+    "llama": _CAUSAL_ROTARY,
+    "mistral": _CAUSAL_ROTARY,
+    "qwen2": _CAUSAL_ROTARY,
+    "gemma": _CAUSAL_ROTARY,
+    "gemma2": _CAUSAL_ROTARY,
+    "granite": _CAUSAL_ROTARY,
+    "starcoder2": _CAUSAL_ROTARY,
+    "smollm3": _CAUSAL_ROTARY,
+    "mixtral": _CAUSAL_ROTARY,
+    "qwen2_moe": _CAUSAL_ROTARY,
+    "qwen3": _NORMED,
+    "qwen3_moe": _NORMED,
+    "gemma3_text": Covered("normed", ("encoder", "decoder")),
+    "olmo2": _NORMED,
+    "olmoe": _NORMED,
+    "phi": Covered("phi", _DECODER),
+    "phi3": Covered("phi3", _DECODER),
+    "modernbert-decoder": Covered("modernbert-decoder", _DECODER),
+    "gpt_neox": Covered("gpt_neox", _DECODER),
+    "gpt_neo": Covered("gpt_neo", _DECODER),
+    "gptj": Covered("gptj", _DECODER),
+    "opt": Covered("opt", _DECODER),
+    "bloom": Covered("bloom", _DECODER),
+    "falcon": Covered("falcon", _DECODER),
     "bart": _BART,
     "mbart": _BART,
     "marian": _BART,

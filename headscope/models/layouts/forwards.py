@@ -13,7 +13,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 #: The table of attention functions in transformers: a forward whose code names it looks its
 #: attention up there.
@@ -131,3 +132,32 @@ def _cached_tokens(layer: Any) -> int:
     if not layer.is_initialized or layer.keys.dim() < 2:
         return 0
     return int(layer.keys.shape[-2])  # keys are (batch, n_heads, pos, d_head)
+
+
+def attend_without_heads(
+    module: Any, x_q: Tensor, x_k: Tensor, *, mask: Tensor | None, d_head: int
+) -> tuple[Tensor, Any]:
+    """Ask transformers for the attention of no head, between states (batch, pos, d_model).
+
+    For a module without heads whose own forward fails: whatever replaces attention is called once
+    in every layer even then. Returns z (batch, query_pos, 0, d_head) and the pattern.
+    """
+    q = x_q.new_empty(len(x_q), 0, x_q.shape[1], d_head)  # (batch, no heads, pos, d_head)
+    k = x_k.new_empty(len(x_k), 0, x_k.shape[1], d_head)
+    # Transformers' table has a function for each implementation but "eager".
+    implementation = module.config._attn_implementation
+    attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, _attend)
+    z, pattern = attention(module, q, k, k, mask, scaling=1.0)
+    return z, pattern
+
+
+def _attend(
+    module: nn.Module, q: Tensor, k: Tensor, *_: object, **__: object
+) -> tuple[Tensor, Tensor]:
+    """Do what transformers' eager attention does, for q and k (batch, 0, pos, d_head).
+
+    Returns z (batch, query_pos, 0, d_head) and the pattern (batch, 0, query_pos, key_pos).
+    """
+    z = q.transpose(1, 2)
+    pattern = q.new_empty(*q.shape[:-1], k.shape[2])
+    return z, pattern

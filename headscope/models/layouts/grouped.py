@@ -23,13 +23,13 @@ from headscope.models.layouts.forwards import extend
 from headscope.models.layouts.maps import HeadRows
 
 #: Attribute of a module that lost heads: how many heads shared keys before.
-_GROUP = "headscope_group"
+GROUP = "headscope_group"
 
 
 def group_size(module: nn.Module) -> int:
     """Return how many heads share keys, or shared them before any was removed; 1 in most models."""
     size_now: int = getattr(module, "num_key_value_groups", 1)
-    size_before: int = getattr(module, _GROUP, size_now)
+    size_before: int = getattr(module, GROUP, size_now)
     return size_before
 
 
@@ -67,7 +67,7 @@ def ungroup(module: nn.Module, maps: Sequence[nn.Module], kv_heads: Sequence[int
     which of the groups that are left it reads: heads 0, 1, 4 in groups of 2 -> [0, 0, 1].
     """
     attention: Any = module
-    setattr(attention, _GROUP, group_size(attention))
+    setattr(attention, GROUP, group_size(attention))
     attention.num_key_value_groups = 1
     for linear in maps:
         extend(linear, _EachHead, headscope_kv_heads=tuple(kv_heads))

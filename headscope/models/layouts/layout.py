@@ -31,6 +31,7 @@ from headscope.models.layouts.maps import (
     InputMaps,
     LinearMap,
     Projections,
+    UnknownMaps,
     bias_of,
     columns_of_linear,
     is_linear,
@@ -101,6 +102,8 @@ class Layout:
     #: in transformers' table. While a model runs through our attention, the function in the table
     #: is ours; the forward of a module that bypasses the table is exchanged for :meth:`run`.
     bypasses: bool = False
+    #: Whether its modules round q and k to float32 before their product, whatever their dtype.
+    rounds_products: bool = False
     decoder_flag: str = "is_causal"  # The attribute that says that a query sees no later key
 
     # --- where the weights are ----------------------------------------------------------------
@@ -196,14 +199,31 @@ class Layout:
         scaling = getattr(module, "scaling", None)
         return float(scaling) if isinstance(scaling, int | float) else None
 
+    def softcap(self, module: nn.Module) -> float | None:
+        """Return what bounds the scaled scores (``attention.capped``); None for nothing."""
+        softcap: float | None = getattr(module, "attn_logit_softcapping", None)
+        return softcap
+
     def causal(self, module: nn.Module) -> bool:
-        """Whether a query sees no later key."""
-        return getattr(module, self.decoder_flag, False) is True
+        """Whether a query sees no later key.
+
+        An embedder built on a decoder may lift that by its configuration (``is_causal``), which
+        transformers follows as it makes the mask.
+        """
+        config = getattr(module, "config", None)
+        lifted = getattr(config, "is_causal", None) is False
+        return getattr(module, self.decoder_flag, False) is True and not lifted
 
     def window(self, module: nn.Module) -> int | None:
-        """Return how many positions away a key may be; None for any."""
-        # A module states the smallest distance that is invisible.
-        first_invisible: int | None = getattr(module, "sliding_window", None)
+        """Return how many positions away a key may be; None for any.
+
+        Stated by the module, or by the configuration for all layers alike.
+        """
+        config = getattr(module, "config", None)
+        by_layer = getattr(config, "layer_types", None) is not None
+        stated_by = module if by_layer or hasattr(module, "sliding_window") else config
+        # What is stated is the smallest distance that is invisible.
+        first_invisible: int | None = getattr(stated_by, "sliding_window", None)
         return None if first_invisible is None else first_invisible - 1
 
     def read(
@@ -217,6 +237,15 @@ class Layout:
         return AttentionInput(
             x_q=x, x_k=x if source is None else source, mask=mask, arguments=arguments
         )
+
+    def mended(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return other arguments for the module's own eager forward, where that has a fault.
+
+        None for none: what every family but Falcon has.
+        """
+        return None
 
     # --- running a module whose forward is exchanged --------------------------------------------
 
@@ -261,6 +290,11 @@ class AttentionModule:
         """Heads that it has now."""
         return len(self.head_ids)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether it is known where its maps are; else its heads are measured as handed over."""
+        return not isinstance(self.projections, UnknownMaps)
+
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a head owns rows."""
         return self.layout.stored(self.module, self.projections, self.d_head)
@@ -282,6 +316,11 @@ class AttentionSite(AttentionModule):
     def scale(self) -> float | None:
         """What the module multiplies the scores by, or None for 1 / sqrt(d_head)."""
         return self.layout.scale(self.module, self.d_head)
+
+    @property
+    def softcap(self) -> float | None:
+        """What bounds the scaled scores (``attention.capped``), or None for nothing."""
+        return self.layout.softcap(self.module)
 
     @property
     def causal(self) -> bool:

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from headscope.attention import Mask
+from headscope.core.errors import UnsupportedModelError
+
+#: Attribute of an attention module that lost heads: the original indices of the rest.
+HEAD_IDS = "headscope_head_ids"
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,24 @@ class Projections:
     k: LinearMap
     v: LinearMap
     out: LinearMap
+
+
+class UnknownMaps(Projections):
+    """In the place of the maps of a module that no layout describes: asking for one is refused."""
+
+    kind: str  # The module's class
+
+    def __init__(self, kind: str) -> None:
+        object.__setattr__(self, "kind", kind)
+
+    def _refuse(self) -> NoReturn:
+        raise UnsupportedModelError(
+            f"headscope does not know where {self.kind} keeps W_Q, W_K, W_V and W_O, which this "
+            "needs; what reads q, k and v as the model hands them over works: classify (without "
+            "--ablate), spectrum, symmetric, serve and the curves of prune."
+        )
+
+    q = k = v = out = property(_refuse)
 
 
 @dataclass(frozen=True)

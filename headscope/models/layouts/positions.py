@@ -14,8 +14,8 @@ def relative_terms(config: Any) -> str | None:
         return "disentangled relative attention"
     if getattr(config, "relative_attention_num_buckets", None) is not None:
         return "a relative position bias"
-    if getattr(config, "alibi", False) or getattr(config, "model_type", "") == "bloom":
-        return "a bias by distance (ALiBi)"
+    if getattr(config, "alibi", False) or config.model_type == "bloom":
+        return "biases by distance (ALiBi)"
     return None
 
 

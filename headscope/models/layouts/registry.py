@@ -13,15 +13,24 @@ from headscope.models.layouts.disentangled import (
     InterleavedLayout,
     PositionTerms,
 )
-from headscope.models.layouts.esm import EsmLayout
-from headscope.models.layouts.fused import Stacked
+from headscope.models.layouts.distance import (
+    BloomLayout,
+    DistanceBias,
+    FalconLayout,
+    heads_per_group,
+)
+from headscope.models.layouts.esm import EsmLayout, ScaledQueriesLayout
+from headscope.models.layouts.fused import ByGroup, ByHead, Stacked
 from headscope.models.layouts.gpt2 import Gpt2Layout
+from headscope.models.layouts.gpt_neo import GptNeoLayout, NeighbourPairs
 from headscope.models.layouts.layout import Layout
 from headscope.models.layouts.mobilebert import MobileBertLayout
+from headscope.models.layouts.normed import HeadNorm, NormedLayout
+from headscope.models.layouts.phi3 import Phi3Layout, StackedGroups
 from headscope.models.layouts.relative import MPNetLayout, T5Bias, T5Layout, UMT5Layout
 from headscope.models.layouts.roformer import NeighbourRotation
 from headscope.models.layouts.squeezebert import SqueezeBertLayout
-from headscope.models.layouts.steps import HandedBias, Rotation, SharedKeys
+from headscope.models.layouts.steps import Clip, HandedBias, Rotation, SharedKeys
 from headscope.models.layouts.xlm import XlmLayout
 
 #: Tried in order; the first that fits wins.
@@ -31,6 +40,9 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout("bert"),
     Layout("albert", out="dense"),
     Layout("distilbert", q="q_lin", k="k_lin", v="v_lin", out="out_lin"),
+    ScaledQueriesLayout(
+        "opt", q="q_proj", k="k_proj", v="v_proj", out="out_proj", needs="enable_bias"
+    ),
     Layout("bart", q="q_proj", k="k_proj", v="v_proj", out="out_proj"),
     UMT5Layout(
         "umt5", q="q", k="k", v="v", out="o", needs="encoder_hidden_states", steps=(T5Bias(),)
@@ -67,14 +79,83 @@ LAYOUTS: tuple[Layout, ...] = (
         bypasses=True,
     ),
     InterleavedLayout("deberta", needs="pos_att_type", steps=(PositionTerms(),), bypasses=True),
+    NormedLayout(
+        "normed",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="o_proj",
+        needs="q_norm",
+        steps=(HeadNorm(), Clip(), Rotation(), SharedKeys()),
+    ),
     Layout(
         "rotary",
         q="q_proj",
         k="k_proj",
         v="v_proj",
         out="o_proj",
+        steps=(Clip(), Rotation(), SharedKeys()),
+    ),
+    Layout(
+        "phi",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="dense",
+        steps=(HeadNorm("q_layernorm", "k_layernorm"), Rotation(), SharedKeys()),
+    ),
+    Layout(
+        "modernbert-decoder",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="Wo",
+        steps=(Rotation(in_float32=True), SharedKeys()),
+    ),
+    Phi3Layout(
+        "phi3",
+        fused=StackedGroups("qkv_proj"),
+        out="o_proj",
         steps=(Rotation(), SharedKeys()),
     ),
     Layout("modernbert", fused=Stacked("Wqkv"), out="Wo", steps=(Rotation(in_float32=True),)),
     Gpt2Layout("gpt2", fused=Stacked("c_attn"), out="c_proj"),
+    Layout("gpt_neox", fused=ByHead("query_key_value"), out="dense", steps=(Rotation(),)),
+    GptNeoLayout(
+        "gpt_neo",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="out_proj",
+        needs="attention_type",
+        bypasses=True,
+        rounds_products=True,
+    ),
+    Layout(
+        "gptj",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="out_proj",
+        needs="pos_embd_dim",
+        steps=(NeighbourPairs(),),
+        bypasses=True,
+        rounds_products=True,
+    ),
+    FalconLayout(
+        "falcon",
+        fused=ByGroup("query_key_value", heads_per_group),
+        out="dense",
+        needs="multi_query",
+        steps=(DistanceBias(scaled=True), SharedKeys()),
+        bypasses=True,
+    ),
+    BloomLayout(
+        "bloom",
+        fused=ByHead("query_key_value"),
+        out="dense",
+        needs="slow_but_exact",
+        steps=(DistanceBias(),),
+        bypasses=True,
+    ),
 )

@@ -29,9 +29,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from headscope.models.layouts.forwards import arguments_of, extend
+from headscope.models.layouts.forwards import arguments_of, attend_without_heads, extend
 from headscope.models.layouts.layout import AttentionSite, Layout
 from headscope.models.layouts.maps import AttentionInput, Heads
 from headscope.models.layouts.steps import HandedBias, take_heads
@@ -132,7 +131,6 @@ class _FewerHeadsOwnBias:
     headscope_extends = True
     headscope_kept: tuple[int, ...]  # The heads that are left, by their original index
     key_value_proj_dim: int  # Width of a head
-    config: Any
     o: Any  # The output map
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -147,13 +145,9 @@ class _FewerHeadsOwnBias:
         x_q = arguments["hidden_states"]
         source = arguments.get("encoder_hidden_states")
         x_k = x_q if source is None else source
-        d_head = self.key_value_proj_dim
-        q = x_q.new_empty(len(x_q), 0, x_q.shape[1], d_head)  # (batch, no heads, pos, d_head)
-        k = x_k.new_empty(len(x_k), 0, x_k.shape[1], d_head)
-        # Transformers' table has a function for each implementation but "eager".
-        implementation = self.config._attn_implementation
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, _attend_without_heads)
-        z, pattern = attention(self, q, k, k, arguments.get("attention_mask"), scaling=1.0)
+        z, pattern = attend_without_heads(
+            self, x_q, x_k, mask=arguments.get("attention_mask"), d_head=self.key_value_proj_dim
+        )
         return self.o(z.flatten(2)), pattern
 
     def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -175,15 +169,3 @@ class GivenBias:
         if bias is not None:
             arguments["position_bias"] = take_heads(bias, self.headscope_kept)
         return super().forward(**arguments)  # type: ignore[misc]
-
-
-def _attend_without_heads(
-    module: nn.Module, q: Tensor, k: Tensor, *_: object, **__: object
-) -> tuple[Tensor, Tensor]:
-    """Do what transformers' eager attention does, for q and k (batch, 0, pos, d_head).
-
-    Returns z (batch, query_pos, 0, d_head) and the pattern (batch, 0, query_pos, key_pos).
-    """
-    z = q.transpose(1, 2)
-    pattern = q.new_empty(*q.shape[:-1], k.shape[2])
-    return z, pattern

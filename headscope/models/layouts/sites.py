@@ -16,11 +16,10 @@ import torch
 from torch import nn
 
 from headscope.models.layouts.layout import AttentionModule, AttentionSite
+from headscope.models.layouts.maps import HEAD_IDS
 from headscope.models.layouts.registry import LAYOUTS
 
-#: Attributes of an attention module whose heads were removed: the original indices of the rest,
-#: and how many there were.
-HEAD_IDS = "headscope_head_ids"
+#: Attribute of an attention module that lost heads: how many there were.
 HEADS_BEFORE = "headscope_heads_before"
 #: Attribute of an attention module whose model has lost layers: the original number of its layer.
 LAYER = "headscope_layer"
@@ -29,14 +28,20 @@ STACKS = ("encoder", "decoder", "cross")
 
 
 def find_sites(
-    model: nn.Module, run: Callable[[], object], encoder: nn.Module | None = None
+    model: nn.Module,
+    run: Callable[[], object],
+    encoder: nn.Module | None = None,
+    modules: Sequence[AttentionModule] | None = None,
 ) -> tuple[AttentionSite, ...]:
     """List the attention sites of a base model: stack by stack, in the order of execution.
 
     ``run`` runs the model once. ``encoder`` is the part of an encoder-decoder that is its encoder;
-    in other models, the direction of a module alone tells its stack.
+    in other models, the direction of a module alone tells its stack. ``modules`` are those that may
+    run; by default the ones of a known layout.
     """
-    known = {attention.module: attention for attention in attention_modules(model)}
+    if modules is None:
+        modules = attention_modules(model)
+    known = {attention.module: attention for attention in modules}
     in_encoder = set(known if encoder is None else encoder.modules())
     by_stack: dict[str, list[AttentionModule]] = {stack: [] for stack in STACKS}
 

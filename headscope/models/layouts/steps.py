@@ -55,6 +55,8 @@ class Rotation(Step):
 
     def tables(self, site: AttentionSite, inputs: AttentionInput) -> tuple[Tensor, Tensor] | None:
         """Return cos and sin of this layer, (1 or batch, pos, width); None if it turns nothing."""
+        if not getattr(site.module, "use_rope", True):
+            return None
         tables: tuple[Tensor, Tensor] | None = inputs.arguments.get("position_embeddings")
         return tables
 
@@ -96,6 +98,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> 
     b = coordinates[..., half:width]
     unturned = coordinates[..., width:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, unturned], dim=-1).to(x.dtype)
+
+
+class Clip(Step):
+    """Bound q, k and v, entry by entry, where the configuration asks for it (OLMo)."""
+
+    def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Bound q, k and v, (batch, n_heads, pos, d_head)."""
+        limit: float | None = getattr(getattr(site.module, "config", None), "clip_qkv", None)
+        if limit is None:
+            return heads
+        q, k, v = heads
+        return Heads(q.clamp(-limit, limit), k.clamp(-limit, limit), v.clamp(-limit, limit))
 
 
 class SharedKeys(Step):

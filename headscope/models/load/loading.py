@@ -68,8 +68,9 @@ def load(
         If False, a folder without tokenizer files gives ``tokenizer=None``.
     task_head : str, optional
         The task head to keep: ``mlm``, ``classification``, ``seq2seq``, ``token-classification``,
-        ``question-answering``, ``auto`` (what the checkpoint has, if it is one of these) or None
-        for the base model alone.
+        ``question-answering``, ``causal`` (the next token), ``auto`` (what the checkpoint has, if
+        it is one of these) or None for the base model alone. With ``auto`` a decoder in a
+        sentence-transformers folder, which is used for its embeddings, is a base model.
     pooling : str, optional
         How a text's last states become one embedding: ``mean``, ``cls``, ``max`` or ``weighted``;
         by default what the modules.json of a sentence-transformers folder says, else the mean.
@@ -116,6 +117,7 @@ def load(
             checkpoint,
             dtype=torch_dtype,
             task_head=task_head,
+            embeds=sentence_files is not None,
             remaining=remaining,
         )
     check_finite(network, source)
@@ -138,7 +140,7 @@ def load(
         sha256 = checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
-    loaded.remarks = (*_remarks(loaded, checkpoint, head_weights), *opened.remarks)
+    loaded.remarks = (*loaded.remarks, *_remarks(loaded, checkpoint, head_weights), *opened.remarks)
     loaded.class_reads_otherwise = opened.class_differs
     width = getattr(loaded.model.config, "hidden_size", None)
     loaded.pooling = read_pooling(sentence_files, width, tokenizer)

@@ -50,15 +50,17 @@ def load_network(
     *,
     dtype: torch.dtype,
     task_head: str | None,
+    embeds: bool,
     remaining: KeptParts | None,
 ) -> tuple[Any, HeadWeights]:
     """Build the network with its weights, complete, or cut down to the ``remaining`` parts.
 
     ``task_head`` is as :func:`headscope.load` takes it. With ``auto`` the network has the head that
-    config.json names if the weights hold it, else it is the base model. Returns the network, and
-    which weights of the head the checkpoint holds.
+    config.json names if the weights hold it, else it is the base model; so it is for a decoder in a
+    folder that says how it ``embeds`` texts. Returns the network, and which weights of the head the
+    checkpoint holds.
     """
-    head = _buildable_head(source, checkpoint, task_head)
+    head = _buildable_head(source, checkpoint, task_head, embeds)
 
     # Load it, without the head where the weights do not hold it.
     options: dict[str, Any] = {
@@ -81,10 +83,17 @@ def load_network(
     return network, replace(weights, unread=tuple(sorted(info["unexpected_keys"])))
 
 
-def _buildable_head(source: Source, checkpoint: Checkpoint, task_head: str | None) -> str | None:
-    """Choose a task head that transformers has for the checkpoint's family; None for none."""
+def _buildable_head(
+    source: Source, checkpoint: Checkpoint, task_head: str | None, embeds: bool
+) -> str | None:
+    """Choose a task head that transformers has for the checkpoint's family; None for none.
+
+    A decoder that ``embeds`` texts keeps the head that predicts tokens only if that is asked for.
+    """
     architecture = _architecture(checkpoint)
     head = task_head_of(architecture) if task_head == "auto" else task_head
+    if task_head == "auto" and head == "causal" and embeds:
+        head = None
     if head is not None and not _builds(class_for(head), checkpoint):
         if task_head != "auto":
             raise missing_task_head(source.folder, head, architecture or "a base model")

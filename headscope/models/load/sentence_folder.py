@@ -124,16 +124,21 @@ def _stated_pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> 
 
     # What stands before a text, and whether it is pooled.
     prompt = _prompt(files, settings)
+    query_prompt, document_prompt = _prompts_of_retrieval(settings, prompt)
+    pools_prompt = files.config(pooling_path).get("include_prompt", True) is True
     skipped = 0
-    if prompt and files.config(pooling_path).get("include_prompt", True) is not True:
+    if prompt and not pools_prompt:
         skipped = _tokens_left_out(prompt, modes, tokenizer)
     return Pooling(
         modes=modes,
         steps=tuple(steps),
         origin=MODULES,
         prompt=prompt,
+        query_prompt=query_prompt,
+        document_prompt=document_prompt,
         max_length=_max_length(files, reading),
         skipped=skipped,
+        pools_prompt=pools_prompt,
         notes=tuple(_notes(settings, reading)),
     )
 
@@ -317,6 +322,32 @@ def _prompt(files: SentenceFiles, settings: Mapping[str, Any]) -> str:
     return prompt
 
 
+#: What folders call the prompt of a document; the first that is there counts.
+_DOCUMENT_NAMES = ("document", "passage", "corpus")
+
+
+def _prompts_of_retrieval(settings: Mapping[str, Any], default: str) -> tuple[str, str]:
+    """Return what stands before a query and before a document.
+
+    As the documentation of ``encode_query`` and ``encode_document`` has it: a folder that names a
+    prompt of one kind has none for the other if it does not name that too; one that names neither
+    has its default prompt for both.
+    """
+    prompts = _named_prompts(settings)
+    query = prompts.get("query")
+    document = next((prompts[name] for name in _DOCUMENT_NAMES if name in prompts), None)
+    if query is None and document is None:
+        return default, default
+    return query or "", document or ""
+
+
+def _named_prompts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the prompts of a folder by their names; what is no text is left out."""
+    prompts = settings.get("prompts")
+    stated = prompts if isinstance(prompts, Mapping) else {}
+    return {str(name): text for name, text in stated.items() if isinstance(text, str)}
+
+
 def _tokens_left_out(prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
     """Count the tokens of a prompt that the pooling leaves out.
 
@@ -359,13 +390,14 @@ _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation",
 
 def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[str]:
     """Name settings of the folder that headscope does not use."""
-    prompts = settings.get("prompts")
     default = settings.get("default_prompt_name")
-    stated = prompts if isinstance(prompts, Mapping) else {}
-    if named := [str(name) for name, text in stated.items() if text and name != default]:
+    read = {default, "query", *_DOCUMENT_NAMES}
+    prompts = _named_prompts(settings)
+    if unread_prompts := [name for name, text in prompts.items() if text and name not in read]:
         yield (
-            f"The model's folder has prompts that are not its default ({short(', '.join(named))}); "
-            "headscope puts none of them before a text."
+            f"The model's folder has prompts for other uses ({short(', '.join(unread_prompts))}), "
+            f"which headscope does not read: name one as the default_prompt_name of {SETTINGS} to "
+            "have it before every text."
         )
     similarity = settings.get("similarity_fn_name") or "cosine"
     if similarity != "cosine":

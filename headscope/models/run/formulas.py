@@ -24,7 +24,7 @@ def in_chunks(
     site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
 ) -> Tensor:
     """Run our attention as it is: the mechanism that changes nothing."""
-    return stream_attention(q, k, v, mask=mask, scale=scale)
+    return stream_attention(q, k, v, mask=mask, scale=scale, softcap=site.softcap)
 
 
 # --- heads that follow another formula ------------------------------------------------------------
@@ -43,6 +43,11 @@ class HeadInputs:
     #: model adds to its scores.
     mask: Mask
     scale: float  # The scores are multiplied by it
+
+    @property
+    def softcap(self) -> float | None:
+        """What bounds the scaled scores, or None for nothing."""
+        return self.site.softcap
 
 
 #: Computes z (batch, heads, query_pos, d_head) of the heads that it is given.
@@ -147,4 +152,4 @@ class FactoredScores:
         queries = torch.cat([queries, ones], dim=-1)
         keys = torch.cat([keys, bias_scores], dim=-1)
         scale = default_scale(site.d_head) if scale is None else scale
-        return stream_attention(queries, keys, v, mask=mask, scale=scale)
+        return stream_attention(queries, keys, v, mask=mask, scale=scale, softcap=site.softcap)

@@ -26,13 +26,19 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
     if before == name == IMPLEMENTATION:  # already routed; setting it again is slow
         yield
         return
-    with quiet_transformers():
-        model.set_attn_implementation(name)
+    _set(model, name)
     try:
         yield
     finally:
-        with quiet_transformers():
-            model.set_attn_implementation(before)
+        _set(model, before)
+
+
+def _set(model: Any, name: str) -> None:
+    """Set the attention implementation, also where transformers only warns that it cannot."""
+    with quiet_transformers():
+        model.set_attn_implementation(name)
+    if model._supports_sdpa and model.config._attn_implementation != name:
+        model.config._attn_implementation = name  # Falcon's own forward reads it there
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def _in_one_piece(
     site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
 ) -> Tensor:
     """Attend as autograd can follow: with the whole pattern in memory, not chunk by chunk."""
-    return attention_pattern(q, k, scale=scale, mask=mask) @ v
+    return attention_pattern(q, k, scale=scale, softcap=site.softcap, mask=mask) @ v
 
 
 @contextmanager

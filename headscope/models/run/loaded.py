@@ -28,9 +28,11 @@ from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.pooling import Pooling, chosen_pooling
 from headscope.models.run.task_heads import (
     HeadWeights,
+    InSlices,
     Select,
     class_for,
     last_state,
+    logits_of_states,
     run_with_task_head,
 )
 
@@ -252,7 +254,7 @@ class LoadedModel:
         *,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        select: Select | None = None,
+        select: Select | InSlices | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the model with its task head: last hidden state and logits (None without one).
 
@@ -271,6 +273,10 @@ class LoadedModel:
             decoder_attention_mask=decoder_attention_mask,
         )
         return run_with_task_head(self.network, self.model, inputs, select)
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        """Let the head of a causal language model read last states: (n, d) to (n, vocabulary)."""
+        return logits_of_states(self.network, self.model, states)
 
     def run_tiny(self, tokens: Sequence[int] | None = None) -> Tensor:
         """Run the base model on three tokens, for hooks that watch it; returns its last states.

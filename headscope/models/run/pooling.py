@@ -191,13 +191,16 @@ class Pooling:
     steps: tuple[Step, ...] = ()  # Run one after the other on what was pooled
     #: Who says so: ``modules.json`` of the model's folder, ``option`` (the user) or ``default``.
     origin: str = "default"
-    prompt: str = ""  # Put before every text that is embedded
+    prompt: str = ""  # Put before every text that is embedded, but for those of a retrieval
+    query_prompt: str = ""  # Put before what is searched for, in retrieval
+    document_prompt: str = ""  # Put before what is searched, in retrieval
     #: Tokens, special ones included, at which SentenceTransformer cuts a text of this model;
     #: headscope cuts none.
     max_length: int | None = None
     #: How many tokens at the beginning are read and not pooled: those of a prompt, where the folder
     #: says that its states do not count.
     skipped: int = 0
+    pools_prompt: bool = True  # Whether the states of a prompt count
     #: Sentences about settings of the model's folder that headscope does not use.
     notes: tuple[str, ...] = field(default=(), repr=False)
     #: Why the folder's embedding cannot be made; :meth:`embed` refuses with it.
@@ -227,6 +230,22 @@ class Pooling:
             raise CheckpointError(
                 f"{self.problem} Give pooling (such as mean) to compare pooled last states instead."
             )
+
+    def reads_after(self, *, retrieves: bool) -> str | None:
+        """Say what prompts texts are read after, ``retrieves`` as queries and documents.
+
+        None for none; a sentence without its stop.
+        """
+        if not retrieves or self.query_prompt == self.document_prompt == self.prompt:
+            if not self.prompt:
+                return None
+            unread = ", which is not pooled" if self.skipped else ""
+            return f"Every text is read after the default prompt {self.prompt!r}{unread}"
+        query = f"after the prompt {self.query_prompt!r}" if self.query_prompt else "as it is"
+        document = "as it is"
+        if self.document_prompt:
+            document = f"after {self.document_prompt!r}"
+        return f"A query is read {query}, a document {document}"
 
     def __str__(self) -> str:
         """Name modes and steps, such as ``mean`` or ``cls, dense 384x128 tanh, normalize``."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, fields
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -23,18 +24,26 @@ from headscope.core.activations import Activations
 from headscope.core.errors import HeadscopeError, reason
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
+from headscope.models.run.handed import HandedCall, watch_interface
+from headscope.models.run.hooks import first_tensor, grouped
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
 from headscope.models.run.routing import Router, SiteObserver, routed
-from headscope.models.run.site_hooks import watch_inputs, watch_outputs
+from headscope.models.run.site_hooks import (
+    attention_module,
+    mended_forwards,
+    output_module,
+    watch_inputs,
+    watch_outputs,
+)
 
 #: Pattern entries of a chunk: fewer than in normal use, so that the long probe is cut into chunks
 #: for every model with more than two heads.
 _CHUNK = 1 << 17
 #: What torch and Python raise where headscope takes a family's attention for another one: tensors
 #: do not fit, or arguments are not there.
-_MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
+MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,7 @@ class SiteRecord:
     z: Tensor | None
     out: Tensor | None  # (batch, pos, d_model): the output of W_O
     pattern: Tensor | None  # (batch, n_heads, query_pos, key_pos): after softmax
+    mask: Tensor | None = None  # As handed over, where that is all that is known of the site
     v: Tensor | None = None  # (batch, n_heads, key_pos, d_v): the values that the pattern mixes
     #: (batch, n_heads, query_pos, key_pos): the input of the model's own softmax, with the mask
     #: added; kept by ``run_eager(scores=True)`` only.
@@ -98,13 +108,15 @@ def run_eager(
     With ``scores`` the inputs of its softmaxes are kept besides.
     """
     recording = Recording(loaded.sites if sites is None else sites)
-    softmaxes = Softmaxes()
+    softmaxes = Softmaxes.of(loaded)
 
     def keep_inputs(site: AttentionSite, inputs: AttentionInput) -> None:
         recording.keep("inputs", site, inputs)
 
     def keep_pattern(site: AttentionSite, _: object, output: object) -> None:
         """Keep the softmax that ran last: the site's own, since its module returns just now."""
+        if not site.has_weights:  # handed over
+            return
         if scores:
             recording.keep("scores", site, softmaxes.entered)
         pattern = softmaxes.taken()
@@ -118,9 +130,11 @@ def run_eager(
     with ExitStack() as watching:
         watching.enter_context(watch_inputs(loaded.sites, keep_inputs))
         watching.enter_context(watch_outputs(loaded.sites, keep_pattern))
+        watching.enter_context(mended_forwards(loaded.sites))
         watching.enter_context(use_implementation(loaded.model, "eager"))
         watching.enter_context(torch.no_grad())
         watching.enter_context(_watch_output_maps(loaded.sites, recording))
+        watching.enter_context(_watch_handed(loaded, recording))
         watching.enter_context(softmaxes)
         recording.hidden = loaded.forward(**probe.inputs)
         # After the pass: a caller may count how often the model itself calls its maps.
@@ -134,7 +148,9 @@ def _project_again(recording: Recording) -> None:
     A site whose family is misread stays without them, and the certificate says so.
     """
     for site in recording.sites:
-        with suppress(*_MISREAD):
+        if not site.has_weights:
+            continue
+        with suppress(*MISREAD):
             inputs = recording.seen["inputs"][site.row]
             projected = site.project(inputs)  # by W_Q, W_K and W_V
             heads = site.as_scored(projected, inputs)  # normed and rotated as the family does it
@@ -148,10 +164,19 @@ class Softmaxes(TorchFunctionMode):
 
     Not every module returns its pattern, so the call of softmax itself is intercepted.
 
-    Some families round their scores to float32 before the softmax, or the pattern after it,
-    whatever the dtype of the model. In a float64 model the rounding is undone here: scores and
-    pattern stay in float64, as ours are.
+    Some families round their scores to float32 before the softmax, or the pattern after it, or
+    (with ``products``) q and k before their product, whatever the dtype. In a float64 model the
+    rounding is undone here: scores and pattern stay in float64, as ours are.
     """
+
+    def __init__(self, *, products: bool = False) -> None:
+        super().__init__()
+        self._products = products
+
+    @classmethod
+    def of(cls, loaded: LoadedModel) -> Softmaxes:
+        """Return one that knows what the model's family rounds."""
+        return cls(products=any(site.layout.rounds_products for site in loaded.sites))
 
     last: Tensor | None = None  # The last pattern, (batch, n_heads, query_pos, key_pos)
     entered: Tensor | None = None  # The scores that it was made of
@@ -170,6 +195,8 @@ class Softmaxes(TorchFunctionMode):
         """Run a function of torch: torch calls this for every function in the block."""
         name = getattr(func, "__name__", "")
         options = dict(kwargs or {})
+        if self._products and name == "to" and args[1:] == (torch.float32,) and _is_float64(args):
+            return args[0]
         if name == "softmax":
             return self._softmax(func, args, options)
         result = func(*args, **options)
@@ -189,6 +216,11 @@ class Softmaxes(TorchFunctionMode):
             self.last = pattern
             self.entered = args[0] if args else None
         return pattern
+
+
+def unrounded(loaded: LoadedModel) -> AbstractContextManager[object]:
+    """Keep what a float64 model's softmaxes round to float32 in float64, also a router's."""
+    return Softmaxes.of(loaded) if loaded.dtype == "float64" else nullcontext()
 
 
 def _is_float64(args: tuple[Any, ...]) -> bool:
@@ -214,11 +246,15 @@ def run_ours(
     router = Router(loaded.sites, [chunks], chunk_entries=_CHUNK)
     recording = Recording(sites, calls=router.calls)
     try:
-        with routed(loaded.model, router), _watch_output_maps(loaded.sites, recording):
+        with (
+            routed(loaded.model, router),
+            _watch_output_maps(loaded.sites, recording),
+            unrounded(loaded),
+        ):
             recording.hidden = loaded.forward(**probe.inputs)
     except HeadscopeError as error:
         recording.failure = str(error)
-    except _MISREAD as error:
+    except MISREAD as error:
         recording.failure = f"{loaded.family} does not run through our attention: {reason(error)}"
     recording.masks_seen = router.masks_seen
     for site in sites:
@@ -229,6 +265,9 @@ def run_ours(
             else:
                 tensor = _joined(site_chunks, name)
             recording.keep(name, site, tensor)
+        z = _joined(site_chunks, "z")
+        if not site.has_weights and z is not None:
+            recording.keep("z", site, z.transpose(1, 2).flatten(2))
     return recording
 
 
@@ -279,8 +318,12 @@ def run_sdpa(
 
     called = watch_inputs(loaded.sites, keep_inputs)
     outputs = _watch_output_maps(loaded.sites, recording)
+    handed = _watch_handed(loaded, recording)
     try:
-        with use_implementation(loaded.model, "sdpa"), called, outputs, torch.no_grad():
+        sdpa = use_implementation(loaded.model, "sdpa")
+        with sdpa, called, outputs, handed, torch.no_grad(), unrounded(loaded):
+            if loaded.model.config._attn_implementation != "sdpa":  # transformers set nothing
+                return None
             recording.hidden = loaded.forward(**probe.inputs)
     except (ValueError, ImportError):  # what transformers raises where a family has none
         return None
@@ -290,17 +333,41 @@ def run_sdpa(
 # --- for both recordings --------------------------------------------------------------------------
 
 
+def _watch_handed(loaded: LoadedModel, recording: Recording) -> AbstractContextManager[None]:
+    """Record what the model hands over at every site of which nothing else is known."""
+    sites = [site for site in loaded.sites if not site.has_weights]
+    if not sites:
+        return nullcontext()
+    turns = {module: cycle(shared) for module, shared in grouped(sites, attention_module).items()}
+
+    def keep(call: HandedCall) -> None:
+        if call.module not in turns:
+            return
+        site = next(turns[call.module])
+        recording.keep("q", site, call.heads.q)
+        recording.keep("k", site, call.heads.k)
+        recording.keep("v", site, call.heads.v)
+        recording.keep("mask", site, call.mask)
+        recording.keep("z", site, call.z.transpose(1, 2).flatten(2))
+        recording.keep("pattern", site, call.pattern)
+
+    return watch_interface(loaded.model, keep)
+
+
 def _watch_output_maps(
     sites: Sequence[AttentionSite], recording: Recording
 ) -> AbstractContextManager[None]:
-    """Record the input and the output of W_O at every site."""
+    """Record the input and the output of W_O at every site; of an unknown one, what it returns."""
 
-    def keep(site: AttentionSite, z: Tensor, output: Tensor) -> None:
+    def keep(site: AttentionSite, z: Tensor, output: Any) -> None:
+        if not site.has_weights:
+            recording.keep("out", site, first_tensor(output))
+            return
         output_map = site.projections.out
         recording.keep("z", site, output_map.entering(z))  # with axes as in SiteRecord, where the
         recording.keep("out", site, output_map.leaving(output))  # map is a convolution
 
-    return watch_outputs(sites, keep, module_of=lambda site: site.projections.out.module)
+    return watch_outputs(sites, keep, output_module)
 
 
 def _empty(site: AttentionSite, name: str, probe: Probe) -> Tensor:

@@ -83,7 +83,7 @@ class Router:
         self._chunk_entries = chunk_entries
         # A module may serve several sites, one after the other (ALBERT).
         self._sites_of_module = grouped(sites, lambda site: site.module)
-        self._unmeasured_modules = {site.module for site in unmeasured_sites}
+        self._softcaps_elsewhere = {site.module: site.softcap for site in unmeasured_sites}
         # Of the pass that runs, or that ran last:
         self.calls: Counter[tuple[str, int]] = Counter()  # By (stack, layer)
         self.masks_seen = 0  # Calls that came with a mask
@@ -179,8 +179,9 @@ class Router:
             group_size = n_heads // n_kv_heads
             k = k.repeat_interleave(group_size, dim=1)
             v = v.repeat_interleave(group_size, dim=1)
-        if module in self._unmeasured_modules:
-            return stream_attention(q, k, v, mask=mask, scale=scale)
+        if module in self._softcaps_elsewhere:
+            softcap = self._softcaps_elsewhere[module]
+            return stream_attention(q, k, v, mask=mask, scale=scale, softcap=softcap)
         site = self._next_site(module)
         self.calls[site.stack, site.layer] += 1
         if came_with_mask:
@@ -190,6 +191,16 @@ class Router:
         if self.calls.total() == self._stop_after:
             raise LastSiteSeen
         return z
+
+    def check_softcap(self, module: nn.Module, softcap: float | None) -> None:
+        """Refuse a soft cap of the scores that the module's layout does not tell of."""
+        site = next(iter(self._sites_of_module.get(module, ())), None)
+        known = self._softcaps_elsewhere.get(module) if site is None else site.softcap
+        if softcap is not None and softcap != known:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} caps its scores at {softcap}, where headscope reads "
+                f"{known} from the module."
+            )
 
     def _next_site(self, module: nn.Module) -> AttentionSite:
         """Return the site that this call of a module is, and count the call.
@@ -235,6 +246,7 @@ class Router:
             v,
             mask=mask,
             scale=scale,
+            softcap=site.softcap,
             visit=show if self.observers else None,
             chunk_entries=self._chunk_entries,
         )
@@ -249,7 +261,7 @@ class Router:
 _active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
 #: Keyword arguments by which some families change their scores, or keys and values, inside
 #: attention; a model that passes one of them is refused.
-_SCORE_CHANGING = ("softcap", "s_aux", "sinks", "cache")
+_SCORE_CHANGING = ("s_aux", "sinks", "cache")
 
 
 def current_router() -> Router:
@@ -285,6 +297,7 @@ def _attention(
             f"{type(module).__name__} adds {addition} to its attention, which headscope does not "
             "cover."
         )
+    router.check_softcap(module, kwargs.get("softcap"))
     bias = kwargs.get("position_bias")
     z = router.attend(module, query, key, value, attention_mask, scaling, bias)
     return z.transpose(1, 2).contiguous(), None

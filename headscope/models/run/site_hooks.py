@@ -24,6 +24,12 @@ def attention_module(site: AttentionSite) -> nn.Module:
     return site.module
 
 
+def output_module(site: AttentionSite) -> nn.Module:
+    """Return the output map of a site; the attention module where it is not known."""
+    module: nn.Module = site.projections.out.module if site.has_weights else site.module
+    return module
+
+
 def watch_inputs(
     sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
 ) -> AbstractContextManager[None]:
@@ -40,6 +46,15 @@ def watch_inputs(
 
     by_module = grouped(sites, attention_module)
     return hooked(hook(module, shared) for module, shared in by_module.items())
+
+
+def mended_forwards(sites: Sequence[AttentionSite]) -> AbstractContextManager[None]:
+    """Run eager forwards in which transformers has a fault with other arguments (Falcon's)."""
+    layouts = {site.module: site.layout for site in sites}
+    return hooked(
+        module.register_forward_pre_hook(layout.mended, with_kwargs=True)
+        for module, layout in layouts.items()
+    )
 
 
 def watch_outputs(

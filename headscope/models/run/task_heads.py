@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 from headscope.core.errors import InputError
+from headscope.models.run.hooks import replaced_forwards
 
 # --- by name --------------------------------------------------------------------------------------
 
@@ -21,10 +23,15 @@ TASK_HEADS = {
     "seq2seq": "ForConditionalGeneration",
     "token-classification": "ForTokenClassification",
     "question-answering": "ForQuestionAnswering",
+    "causal": "ForCausalLM",  # predicts the next token at every position
 }
-_NAMES = {"mlm": "masked-language-model", "seq2seq": "sequence-to-sequence"}
-#: Classes of other names, by their endings.
-_OTHER_NAMES = {"MTModel": "seq2seq", "WithLMHeadModel": "mlm"}
+_NAMES = {
+    "mlm": "masked-language-model",
+    "seq2seq": "sequence-to-sequence",
+    "causal": "causal-language-model",
+}
+#: Classes of other names, by their endings; the first that fits.
+_OTHER_NAMES = {"MTModel": "seq2seq", "WithLMHeadModel": "mlm", "LMHeadModel": "causal"}
 #: The auto class that builds a model with the head, where it is called otherwise.
 _AUTO = {"seq2seq": "AutoModelForSeq2SeqLM"}
 
@@ -128,15 +135,104 @@ class Joined:
         return torch.cat([picked, self.other_logits().to(logits)])[None]
 
 
+#: Logits that are held at once where a head reads slices of positions: 16 MiB in float32.
+LOGITS_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class InSlices:
+    """A selection of positions whose logits become a few numbers each, slice by slice.
+
+    The logits of a causal language model at every position of a text are a hundred times as large
+    as its states. So the head reads some positions at a time, and ``read`` turns their logits into
+    numbers, such as losses, which take the place of the logits in what a run returns.
+    """
+
+    pick: Select  # Hidden states (batch, pos, d_model) to (picked, d_model)
+    #: Turns the logits (n, vocabulary) of a slice of the picked positions into numbers: (n,), which
+    #: may be differentiated, or (n, numbers)
+    read: Callable[[Tensor, slice], Tensor]
+
+    def of_states(
+        self, hidden: Tensor, head: Callable[[Tensor], Tensor], vocabulary: int
+    ) -> Tensor:
+        """Read the logits that a ``head`` makes of hidden states: (picked,) or (picked, numbers).
+
+        Gradients are taken while the logits of a slice are there. What is returned has the numbers
+        as its value and these gradients as its derivative by the states; it has no second one.
+        """
+        states = self.pick(hidden)
+        parts = _slices(len(states), vocabulary)
+        return torch.cat([self._of_slice(states[part], part, head) for part in parts])
+
+    def _of_slice(self, states: Tensor, part: slice, head: Callable[[Tensor], Tensor]) -> Tensor:
+        if not (torch.is_grad_enabled() and states.requires_grad):
+            return self.read(head(states), part)
+        leaf = states.detach().requires_grad_()
+        numbers = self.read(head(leaf), part)
+        (gradient,) = torch.autograd.grad(numbers.sum(), leaf)  # each by its own position's state
+        zero = states - states.detach()  # with the derivative of the states
+        return numbers.detach() + (zero * gradient).sum(dim=-1)
+
+    def of_logits(self, logits: Tensor) -> Tensor:
+        """Read logits that are there already, (batch, pos, vocabulary)."""
+        picked = self.pick(logits)
+        parts = _slices(*picked.shape)
+        return torch.cat([self.read(picked[part], part) for part in parts])
+
+
+def _slices(n_positions: int, vocabulary: int) -> list[slice]:
+    """Cut positions into slices with LOGITS_AT_ONCE logits at most; one slice at least."""
+    size = max(1, LOGITS_AT_ONCE // vocabulary)
+    return [slice(start, start + size) for start in range(0, max(n_positions, 1), size)]
+
+
+def logits_of_states(network: Any, base: Any, states: Tensor) -> Tensor:
+    """Let the task head of a causal language model read last hidden states.
+
+    ``states`` (n, d_model); returns (n, vocabulary), with all that the family does to logits.
+    """
+
+    def given(*_args: Any, **_inputs: Any) -> _Given:
+        return _Given(states[None])
+
+    # OPT's network calls the decoder inside its base model.
+    with replaced_forwards({base: given, _last_module(base): given}):
+        ids = torch.zeros(1, len(states), dtype=torch.long, device=states.device)
+        logits: Tensor = network(input_ids=ids, return_dict=True).logits
+    return logits[0]
+
+
+class _Given:
+    """What a base model would return with these last states and nothing else."""
+
+    def __init__(self, states: Tensor) -> None:
+        self.last_hidden_state = states
+
+    def __getattr__(self, name: str) -> None:
+        return None  # no cache, no states of other layers, no attentions
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.last_hidden_state,)[index]
+
+
 def run_with_task_head(
-    network: Any, base: Any, inputs: dict[str, Tensor], select: Select | None = None
+    network: Any,
+    base: Any,
+    inputs: dict[str, Tensor],
+    select: Select | InSlices | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Run ``base``, and ``network`` around it where that has a task head.
 
     Returns the whole last hidden state (batch, pos, d_model), and the logits (None without a head)
     for the states that ``select`` picks: all, or the masked positions only, say, since the output
-    embedding of a language model costs as much as the whole encoder.
+    embedding of a language model costs as much as the whole encoder. With :class:`InSlices` it
+    returns the numbers that are read of them in place of logits.
     """
+    if isinstance(select, InSlices):
+        hidden = last_state(base, inputs)
+        head = partial(logits_of_states, network, base)
+        return hidden, select.of_states(hidden, head, int(network.config.vocab_size))
     last = _last_module(base)
     if network is base and last is base:
         return last_state(base, inputs), None
@@ -167,11 +263,10 @@ def last_state(model: Any, inputs: dict[str, Tensor]) -> Tensor:
 def _last_module(base: Any) -> Any:
     """Return the module that puts out the last hidden state: a decoder, or the base model.
 
-    T5 has no base model apart from the one with its head.
+    T5 has no base model apart from the one with its head; OPT's base model has a decoder inside,
+    which its network with a head calls itself.
     """
-    if getattr(base.config, "is_encoder_decoder", False) and hasattr(base, "get_decoder"):
-        return base.get_decoder()
-    return base
+    return base.get_decoder() if hasattr(base, "get_decoder") else base
 
 
 def empty_cache() -> transformers.EncoderDecoderCache:

@@ -28,6 +28,7 @@ from headscope.models.run.hooks import first_tensor, hooked
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.site_hooks import watch_inputs
 
+_TOKENS = 3  # Of the tiny run
 _CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order differ by far less
 
 
@@ -156,7 +157,10 @@ def watch(loaded: LoadedModel) -> Seen:
         if (y := first_tensor(output)) is not None:
             module_turn = ModuleTurn(module, call_counts[module])
             x = first_tensor(args, kwargs)
-            calls.append(Call(module_turn, start=start, stop=events, x=x, y=y))
+            x = None if x is None else _by_example(x)
+            # A copy: what follows may add to it in place (Falcon).
+            call = Call(module_turn, start=start, stop=events, x=x, y=_by_example(y).clone())
+            calls.append(call)
         call_counts[module] += 1
         events += 1
 
@@ -170,6 +174,14 @@ def watch(loaded: LoadedModel) -> Seen:
         last = loaded.run_tiny(_three_tokens(loaded))
     in_order = tuple(sorted(calls, key=lambda call: call.start))
     return Seen(in_order, loaded.sites, inputs, last)
+
+
+def _by_example(tensor: Tensor) -> Tensor:
+    """Give the states of the one example their axis of examples, where a family flattens it (OPT).
+
+    (3, d_model) -> (1, 3, d_model): a run has three tokens.
+    """
+    return tensor[None] if tensor.dim() == 2 and len(tensor) == _TOKENS else tensor
 
 
 def _three_tokens(loaded: LoadedModel) -> list[int]:
@@ -199,7 +211,8 @@ def capture(calls: Iterable[ModuleTurn]) -> Iterator[Captured]:
         module_turn = ModuleTurn(module, call_counts[module])
         call_counts[module] += 1
         if module_turn in watched:
-            captured[module_turn] = first_tensor(args, kwargs), first_tensor(output)
+            # A copy: what follows may change it in place (the clip of OLMo).
+            captured[module_turn] = first_tensor(args, kwargs), first_tensor(output).clone()
 
     modules = dict.fromkeys(module_turn.module for module_turn in watched)
     with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):

@@ -10,9 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
-from headscope.models.layouts.families import other_input, refuse
+from headscope.models.layouts.families import COVERED, other_input, refuse
 from headscope.models.layouts.sites import find_sites
+from headscope.models.run.handed import as_handed_over, remark
 from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.run.task_heads import task_head_of
 
@@ -45,6 +48,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     # Describe it, and find its attention sites by running three tokens.
     task_head = task_head_of(type(network).__name__)
     parameter = next(base.parameters())
+    if parameter.dtype == torch.float64 and getattr(base.config, "_experts_implementation", None):
+        network.set_experts_implementation("eager")  # grouped products of experts know no float64
     loaded = LoadedModel(
         name=name,
         model=base,
@@ -58,6 +63,9 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     encoder = base.get_encoder() if loaded.encoder_decoder else None
     try:
         loaded.sites = find_sites(base, loaded.run_tiny, encoder)
+        if family not in COVERED:
+            loaded.sites = as_handed_over(loaded, loaded.sites, encoder)
+            loaded.remarks = remark(loaded.sites)
     except HeadscopeError:
         raise
     except Exception as error:  # whatever a family raises that wants more than token ids

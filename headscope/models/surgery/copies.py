@@ -67,7 +67,10 @@ def remove_heads(
     ------
     InputError
         If a head does not exist or is gone already, or if none would be left.
+    UnsupportedModelError
+        If it is not known where the heads' weights are.
     """
+    need_weights(loaded)
     to_remove = with_shared(loaded.sites, [_head_at(loaded, address) for address in heads])
     for row, head in to_remove:
         site = loaded.sites[row]
@@ -84,6 +87,17 @@ def remove_heads(
     network = copied_network(loaded, share=share)
     _cut_to(network, remaining)
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
+
+
+def has_all_weights(loaded: LoadedModel) -> bool:
+    """Whether it is known where every head's weights are."""
+    return all(site.has_weights for site in loaded.sites)
+
+
+def need_weights(loaded: LoadedModel) -> None:
+    """Refuse a model of which that is not known."""
+    for site in loaded.sites:
+        site.stored()
 
 
 def _head_at(loaded: LoadedModel, address: Sequence[int | str]) -> Head:

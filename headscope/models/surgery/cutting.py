@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from headscope.models.layouts.forwards import WithoutHeads, extend
 from headscope.models.layouts.layout import AttentionModule
-from headscope.models.layouts.maps import HeadRows
-from headscope.models.layouts.sites import HEAD_IDS, HEADS_BEFORE, attention_modules
+from headscope.models.layouts.maps import HEAD_IDS, HeadRows
+from headscope.models.layouts.sites import HEADS_BEFORE, attention_modules
 
 #: Attributes that hold a number of heads, and those that hold the width of all heads together.
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads")

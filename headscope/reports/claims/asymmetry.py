@@ -34,6 +34,8 @@ from headscope.reports.claims.rule import NOT_YET, Claim, ClaimPart, Evidence, R
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "weights": ClaimPart(
         name="W_Q W_K^T of every head is asymmetric",
@@ -43,13 +45,13 @@ PARTS = {
         name="every head's scores are asymmetric",
         rule="where W_Q W_K^T was not measured or is not the score, every head's scores have one "
         "{bound}",
-        lies=lambda bounds: lies_above(bounds.asymmetry),
+        lies=lambda thresholds: lies_above(thresholds.asymmetry),
         join=every,
     ),
     "patterns": ClaimPart(
         name="every head's pattern is asymmetric",
         rule="every head's pattern has one {bound} over lines, unless a mask is causal",
-        lies=lambda bounds: lies_above(bounds.asymmetry),
+        lies=lambda thresholds: lies_above(thresholds.asymmetry),
         join=every,
     ),
     "output": ClaimPart(

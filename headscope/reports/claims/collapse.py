@@ -37,36 +37,40 @@ from headscope.reports.claims.rule import (
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "falls": ClaimPart(
         name="attention alone collapses",
         rule="what is left of its start after attention alone is {bound}",
-        lies=lambda bounds: lies_below(bounds.collapsed),
+        lies=lambda thresholds: lies_below(thresholds.collapsed),
         percent=True,
     ),
     "exponential": ClaimPart(
         name="at least as fast as exponentially",
         rule="the change of a layer's factor from that of the layer before is {bound}",
-        lies=lambda bounds: lies_below(bounds.step_slack),
+        lies=lambda thresholds: lies_below(thresholds.step_slack),
         join=every,
     ),
     "skip": ClaimPart(
         name="the skip connection prevents it",
         rule="what is left with the skip connection is {bound}",
-        lies=lambda bounds: lies_above(bounds.collapsed),
+        lies=lambda thresholds: lies_above(thresholds.collapsed),
         join=every,
         percent=True,
     ),
     "ffn": ClaimPart(
         name="the feed-forward network slows it",
         rule="ln of the ratio of the curve with feed-forward to that of attention alone is {bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
         join=common,
     ),
     "layernorm": ClaimPart(
         name="LayerNorm plays no role",
         rule="without LayerNorm the curve changes by a share of its start that is {bound}",
-        lies=lambda bounds: lies_between(-bounds.layernorm_change, bounds.layernorm_change),
+        lies=lambda thresholds: lies_between(
+            -thresholds.layernorm_change, thresholds.layernorm_change
+        ),
         join=every,
     ),
 }

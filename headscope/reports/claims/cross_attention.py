@@ -25,6 +25,7 @@ from headscope.reports.claims.rule import NOT_YET, Claim, ClaimPart, Evidence, R
 from headscope.reports.claims.survivors import NO_TASK, needs_its_heads
 from headscope.reports.result import Insight, InsightPart
 
+#: What decides the claim; ``rule`` says it in words.
 PARTS = {
     "encoder": ClaimPart(
         name="the curve of cross-attention lies below the encoder's",

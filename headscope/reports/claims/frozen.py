@@ -22,18 +22,20 @@ from headscope.reports.claims.tuning import (
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "tuned": ClaimPart(
         name="frozen layers do about as well as tuned ones",
         rule="the accuracy with everything trained, less that with frozen layers, is {bound} "
         "points",
-        lies=lambda bounds: lies_below(bounds.tuning_gap),
+        lies=lambda thresholds: lies_below(thresholds.tuning_gap),
     ),
     "random": ClaimPart(
         name="frozen pretrained layers do better than frozen random ones",
         rule="the accuracy with frozen layers, less that with frozen layers of random weights, is "
         "{bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
 }
 _VARIANTS = ("layernorm", "all", "head")

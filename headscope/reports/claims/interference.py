@@ -20,25 +20,27 @@ from headscope.reports.claims.rule import Claim, ClaimPart, Evidence, Rule, lies
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "coherence": ClaimPart(
         name="key coherence predicts the error within layers",
         rule="within layers the rank correlation (Spearman) of the coherence of a head's keys "
         "(mean |cosine| of two keys of a sentence) with its error without softmax at its best "
         "scale is {bound}",
-        lies=lambda bounds: lies_above(bounds.interference),
+        lies=lambda thresholds: lies_above(thresholds.interference),
     ),
     "own": ClaimPart(
         name="the linear sum reads back worse than the head's own softmax",
         rule="the error of reading back values stored under a sentence's own keys, by the linear "
         "sum less by a softmax as sharp as the head's own scores, is {bound}",
-        lies=lambda bounds: lies_above(bounds.interference),
+        lies=lambda thresholds: lies_above(thresholds.interference),
     ),
     "random": ClaimPart(
         name="by more than with random weights",
         rule="the same error less that of a softmax of beta sqrt(d_head), less this difference "
         "with random weights, is {bound}",
-        lies=lambda bounds: lies_above(bounds.interference),
+        lies=lambda thresholds: lies_above(thresholds.interference),
     ),
 }
 _NO_RANDOM = "random weights were not measured"

@@ -29,7 +29,7 @@ from headscope.core.files import sha256_of
 from headscope.core.processes import current, share
 from headscope.core.progress import Progress, progress_of_part, silent
 from headscope.data.corpus import Corpus, sample_corpus
-from headscope.data.examples import Examples
+from headscope.data.examples import WINDOWED, Examples
 from headscope.data.unshared import without_shared
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
@@ -72,7 +72,7 @@ def measure_kept_roles(
         classified, examples = _on_two_halves(loaded, classified, examples, seed, progress)
     else:
         examples, n_dropped = _unseen(examples, corpus or sample_corpus())
-    if limit is not None and task != "mlm":  # there it limits the windows that lines make
+    if limit is not None and task not in WINDOWED:  # there it limits the windows that lines make
         examples = examples.draw(limit, seed)
     scorer = make_task(task, examples, loaded, seed=seed, limit=limit)
     full_outputs = scorer.outputs(loaded)

@@ -27,6 +27,8 @@ from headscope.stats.estimate import Estimate
 #: The kinds of heads that the claim names, by key, and how they are called.
 KINDS = {"positional": "positional", "syntactic": "syntactic", "rare": "rare-word"}
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "beats": ClaimPart(
         name="labelled heads do better than random ones",
@@ -36,7 +38,7 @@ PARTS = {
     "little": ClaimPart(
         name="little is lost without the others",
         rule="the share of the metric that it loses is {bound}",
-        lies=lambda bounds: lies_below(bounds.metric_loss),
+        lies=lambda thresholds: lies_below(thresholds.metric_loss),
         percent=True,
     ),
     "survivors": ClaimPart(

@@ -18,23 +18,24 @@ from headscope.reports.claims.tuning import (
 )
 from headscope.reports.result import Insight, InsightPart
 
-#: A part for each set of as many parameters as LayerNorm has, by its name in ``transfer``.
+#: What decides the claim: a part for each set of as many parameters as LayerNorm has, by its name
+#: in ``transfer``. ``rule`` says it in words, ``lies`` where the interval has to lie (``{bound}``).
 PARTS = {
     "weights": ClaimPart(
         name="LayerNorm beats as many single weights",
         rule="the accuracy with only LayerNorm trained, less that with as many single weights of "
         "the layers, is {bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
     "biases": ClaimPart(
         name="LayerNorm beats as many biases",
         rule="the same less that with as many biases is {bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
     "lora": ClaimPart(
         name="LayerNorm beats rank-1 LoRA of as many parameters",
         rule="the same less that with rank-one changes of as many parameters is {bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
 }
 _COMPARED = ("layernorm", *PARTS)

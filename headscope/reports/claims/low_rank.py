@@ -25,6 +25,7 @@ from headscope.reports.claims.intervals import (
 from headscope.reports.claims.rule import Claim, ClaimPart, Evidence, Rule
 from headscope.reports.result import Insight
 
+#: What decides the claim; ``rule`` says it in words.
 PARTS = {
     "most": ClaimPart(
         name="most heads are of low rank",

@@ -29,6 +29,8 @@ from headscope.reports.claims.rule import (
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "wide": ClaimPart(
         name="W_V uses nearly all of its width in most heads",
@@ -39,27 +41,27 @@ PARTS = {
         name="z recovers more of the word attended to most than with random weights",
         rule="the R^2 of the state of the word attended to most, from z and in the space that W_V "
         "reads, less that with random weights is {bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
     "gaussian": ClaimPart(
         name="z recovers more of the word attended to most than a Gaussian W_V would",
         rule="the same less that of the model's own patterns with a Gaussian W_V is {bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
     "token": ClaimPart(
         name="z recovers more of that word's whole state than random directions would",
         rule="the R^2 of the whole state of that word, less that from as many random directions, "
         "is {bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
     "recovers": ClaimPart(
         name="z recovers most of the word attended to most",
         rule="the first R^2 is {bound}",
-        lies=lambda bounds: lies_at_least(bounds.recovered),
+        lies=lambda thresholds: lies_at_least(thresholds.recovered),
     ),
     "not_counted_whole": ClaimPart(
         name="not counted: z recovers more of all that is read than random directions would",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
 }
 

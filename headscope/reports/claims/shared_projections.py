@@ -29,24 +29,28 @@ from headscope.reports.claims.rule import (
 from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "fewer": ClaimPart(
         name="layers need fewer dimensions than the control",
         rule="the layers' dims90, as a share of the control's, is {bound}",
-        lies=lambda bounds: lies_below(1 - bounds.layer_below),
+        lies=lambda thresholds: lies_below(1 - thresholds.layer_below),
         join=common,
         percent=True,
     ),
     "single": ClaimPart(
         name="single heads need about as many",
         rule="the heads' is {bound}",
-        lies=lambda bounds: lies_between(1 - bounds.head_within, 1 + bounds.head_within),
+        lies=lambda thresholds: lies_between(
+            1 - thresholds.head_within, 1 + thresholds.head_within
+        ),
         join=common,
         percent=True,
     ),
     "not_counted_distances": ClaimPart(
         name="not counted: layers need fewer dimensions at every distance",
-        lies=lambda bounds: lies_below(1 - bounds.layer_below),
+        lies=lambda thresholds: lies_below(1 - thresholds.layer_below),
         join=every,
         percent=True,
     ),

@@ -19,18 +19,20 @@ from headscope.reports.claims.tuning import (
 )
 from headscope.reports.result import Insight, InsightPart
 
+#: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
+#: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "diverge": ClaimPart(
         name="more runs of attention diverge",
         rule="the share of runs that diverge with attention alone trained, less that with "
         "LayerNorm alone, is {bound}",
-        lies=lambda bounds: lies_above(0),
+        lies=lambda thresholds: lies_above(0),
     ),
     "spread": ClaimPart(
         name="attention spreads more over seeds",
         rule="the standard deviation of the accuracy over seeds, divided by LayerNorm's, is "
         "{bound}",
-        lies=lambda bounds: lies_above(1),
+        lies=lambda thresholds: lies_above(1),
     ),
 }
 _VARIANTS = ("attention", "layernorm")

@@ -46,12 +46,13 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.classify.optional.minimal_pairs import MinimalPair
-from headscope.attention import Mask, attention_pattern, stream_attention
+from headscope.attention import Mask, attention_pattern
 from headscope.core.accumulator import Array, numpy
 from headscope.core.rounding import ROUNDING
 from headscope.core.widest import exact
 from headscope.data.batches import buckets
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.formulas import in_chunks
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Recorded, Replay
@@ -167,8 +168,10 @@ class _BatchPatch:
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
             if site.row == self._layer:
-                patterns.append(attention_pattern(q, k, scale=scale, mask=mask))
-            return stream_attention(q, k, v, mask=mask, scale=scale)
+                patterns.append(
+                    attention_pattern(q, k, scale=scale, softcap=site.softcap, mask=mask)
+                )
+            return in_chunks(site, q, k, v, mask, scale)
 
         view = self._view
         sentences = [pair.elsewhere for pair in self._pairs] + [pair.same for pair in self._pairs]
@@ -197,7 +200,7 @@ class _BatchPatch:
         def patch_or_read(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
-            z = stream_attention(q, k, v, mask=mask, scale=scale)
+            z = in_chunks(site, q, k, v, mask, scale)
             if site.row == self._layer:
                 for copy, version in enumerate(versions, start=1):
                     batch_rows = copy * len(self._pairs) + self._pair_of_query
@@ -223,7 +226,7 @@ class _BatchPatch:
         ) -> Tensor:
             if site.row == self._layer:
                 values.append(v)
-            return stream_attention(q, k, v, mask=mask, scale=scale)
+            return in_chunks(site, q, k, v, mask, scale)
 
         with (
             intervene(self._view, attention=record_values) as router,

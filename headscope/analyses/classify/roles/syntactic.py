@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headscope.analyses.classify.scores import Label, SyntacticScore
-from headscope.core.roles import PAIR, VOITA, Role
+from headscope.core.roles import PAIR, SELF_ATTENTION, VOITA, Role
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.evidence import Evidence, Judged
@@ -98,6 +98,8 @@ def _labels(scores: tuple[SyntacticScore, ...], *, of_pairs: bool) -> list[Label
 def untestable(evidence: Evidence) -> str:
     """Say why no head could have earned the role."""
     if evidence.edges is None:
+        if evidence.stack == "decoder":
+            return "neither plain text nor targets have gold trees; a treebank has"
         return "plain text has no gold trees (give a treebank)"
     least = evidence.thresholds.min_trials
     if any(min(trials) >= least for trials in evidence.trials_by_half.values()):
@@ -164,7 +166,7 @@ SYNTACTIC = Role(
     style="bold green",
     light="#bfe5c5",
     dark="#1f5c33",
-    stacks=("encoder",),
+    stacks=SELF_ATTENTION,
     words="looks from a word to its syntactic head, or to a dependent of one relation",
     source=VOITA,
     sentence="{detail}: right {score:.0%} of the time on sentences that had no say in choosing "

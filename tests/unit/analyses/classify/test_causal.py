@@ -59,7 +59,7 @@ def collated(lines: Sequence[Line]) -> Batch:
         first = np.flatnonzero(content)
         sentence = Sentence(words, None, None)
         encoded.append(EncodedSentence(np.array(line.ids), word_of, first, sentence, None))
-    return dataclasses.replace(collate(encoded, 0), causal=True)
+    return collate(encoded, 0, causal=True)
 
 
 def measured(lines: Sequence[Line]) -> HeadMeasures:
@@ -89,9 +89,9 @@ def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
 
     for line in lines:
         for i, row in enumerate(line.pattern[head]):
-            if line.special[i]:
+            if line.special[i] or i < 2:
                 continue
-            keys = [j for j in range(i + 1) if not line.special[j]]
+            keys = [j for j in range(1, i + 1) if not line.special[j]]
             looks_at = lowest_argmax(row, keys)
             entropy = -sum(p * math.log(p) for p in row if p > 0)
             note("confidence", max(row[j] for j in keys))
@@ -100,6 +100,9 @@ def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
                 note("relative_entropy", entropy / math.log(i + 1))
             if i + 1 >= 20:
                 note("long_entropy", entropy / math.log(i + 1))
+            if i >= 4:
+                note("first_token", row[0])
+                note("uniform first_token", 1 / (i + 1))
             for name, marks in (("special", line.special), ("punctuation", line.punctuation)):
                 note(f"{name}_mass", sum(row[j] for j in range(i + 1) if marks[j]))
                 note(f"uniform {name}_mass", sum(marks[: i + 1]) / (i + 1))
@@ -120,6 +123,7 @@ def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
 
 MEANS = ("confidence", "entropy", "relative_entropy", "long_entropy")
 RATES = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
+SINK = "first_token"
 
 
 @pytest.mark.parametrize("begins_special", [True, False])
@@ -130,6 +134,8 @@ def test_numbers_equal_a_loop_over_rows(begins_special):
         expected = slow(lines, head.head)
         for name in MEANS + RATES:
             assert getattr(head, name) == pytest.approx(expected[name], abs=1e-6), name
+        assert head.first_token.weight.value == pytest.approx(expected[SINK], abs=1e-6)
+        assert head.first_token.uniform == pytest.approx(expected[f"uniform {SINK}"])
         assert head.positional.chance == pytest.approx(expected["chance"])
         for r in OFFSETS:
             rate_and_mass = (head.positional.rates[str(r)], head.positional.mass[str(r)])
@@ -158,8 +164,14 @@ def test_even_attention_is_broad_the_previous_token_a_position_and_the_first_a_s
         first[:] = first[0]
         line.pattern = np.stack([even, before, first, first])
     heads = judged(measured(lines), "decoder", [range(N_HEADS)])
-    assert [head.roles for head in heads[:3]] == [("broad",), ("positional",), ("special",)]
+    assert [head.roles for head in heads[:3]] == [
+        ("broad",),
+        ("positional",),
+        ("first_token", "special"),
+    ]
     assert (heads[0].relative_entropy, heads[0].long_entropy) == pytest.approx((1.0, 1.0))
     assert (heads[0].name, heads[0].syntactic, heads[0].rare) == ("decoder:L0H0", (), None)
     assert heads[1].labels[0].detail == "-1"
-    assert heads[2].labels[0].detail in ("first", "last")  # there is one special token
+    sink, special = heads[2].labels
+    assert sink.detail == ""  # nothing was read with another first token
+    assert special.detail in ("first", "last")  # there is one special token

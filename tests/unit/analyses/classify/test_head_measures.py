@@ -77,7 +77,9 @@ def test_without_sentences_no_role_can_be_shown():
         applying = [role.key for role in roles_of(stack)]
         reasons = untestable(evidence_of(HeadMeasures(1, 1), stack))
         assert list(reasons) == applying
-        assert ("syntactic" in applying) == ("rare" in applying) == (stack == "encoder")
+        assert "syntactic" in applying
+        assert ("rare" in applying) == (stack == "encoder")
+        assert ("first_token" in applying) == ("induction" in applying) == (stack == "decoder")
     assert list(untestable(evidence_of(CrossHeads(1, 1), "cross"))) == [
         role.key for role in roles_of("cross")
     ]

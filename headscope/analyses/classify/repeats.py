@@ -1,0 +1,197 @@
+"""Where the tokens of a repeated sequence look: at the earlier copy, before it, or after it.
+
+With random tokens a b c d and, as a control, others in the first copy::
+
+    repeated   [CLS] a b c d  a b c d [SEP]
+    control    [CLS] e f g h  a b c d [SEP]
+
+the second ``b`` may look at the first ``b`` (``same``), at ``c`` (``after``, as induction heads do)
+or at ``a`` (``before``). A score is the mean weight there; its gain is the score less the weight at
+the same position of the control.
+
+:class:`Repeats` draws random tokens and runs a model on them, :class:`RepeatScores` has the scores
+of one stack's heads.
+
+References
+----------
+Elhage et al. 2021 (induction heads); Olsson et al. 2022, arXiv:2209.11895 (prefix matching score).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from headscope.analyses.classify.optional.results import Match, PrefixMatching, PrefixScore
+from headscope.core.accumulator import Array, numpy
+from headscope.core.activations import Activations
+from headscope.core.widest import widest
+from headscope.data.corpus import sample_corpus
+from headscope.data.pieces import frame, tokenise
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, SiteObserver, routed
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import standard_error, t_half_width, t_p
+
+#: Where a token of the second copy may look: how many tokens further than its earlier occurrence.
+PLACES = {"after": 1, "same": 0, "before": -1}
+#: Sequences, and random tokens of each copy unless the model's limit allows fewer.
+SEQUENCES = 32
+COPY = 24
+#: The same for stacks that look back only, whose heads are judged by it (Olsson et al. 2022).
+CAUSAL_SEQUENCES = 8
+CAUSAL_COPY = 50
+_SHORTEST = 4  # Fewest tokens of a copy: without the first and the last, two queries are left.
+
+
+class PrefixWeights(SiteObserver):
+    """Mean weight of each head on the three tokens of PLACES, sequence by sequence.
+
+    All sequences have one length: special tokens, a first half, a second half as long, special
+    tokens. Queries are the tokens of the second half except its first and last, so that all three
+    places are in the first half.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int, sequences: int, start: int, copy: int) -> None:
+        """``start`` is the position of the first random token, ``copy`` the length of a half."""
+        #: (places, n_layers, n_heads, sequences): NaN where a layer has fewer heads
+        self.weights: Array = np.full((len(PLACES), n_layers, n_heads, sequences), np.nan)
+        self._queries = torch.arange(start + copy + 1, start + 2 * copy - 1)
+        self._copy = copy
+
+    def observe(self, site: Activations) -> None:
+        """Add one chunk of a layer's patterns: some sequences (``rows``), some heads."""
+        for place, step in enumerate(PLACES.values()):
+            keys = self._queries - self._copy + step
+            weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # [sequences, heads]
+            self.weights[place, site.row, site.heads, site.rows] = numpy(weight).T
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Sequences whose second half repeats the first, and their controls."""
+
+    repeated: tuple[tuple[int, ...], ...]  # Token ids
+    control: tuple[tuple[int, ...], ...]  # The same second half after other tokens
+    start: int  # Position of the first random token
+    copy: int  # Tokens of a half
+    stack: str  # Whose heads read them
+    causal: bool  # Whether these look back only
+    seed: int
+
+    @classmethod
+    def draw(cls, loaded: LoadedModel, seed: int) -> Repeats | None:
+        """Draw random tokens of the built-in sample; None where there is room for too few.
+
+        Tokens that occur in text have trained embeddings, which not every number of a vocabulary
+        has. No token occurs twice within a copy, nor in a control.
+        """
+        stack = "encoder" if loaded.encoder_decoder else loaded.stacks[0]
+        causal = loaded.only(stack).sites[0].causal
+        n_sequences = CAUSAL_SEQUENCES if causal else SEQUENCES
+        most = CAUSAL_COPY if causal else COPY
+        # Which tokens there are, and how many of them a copy can have.
+        special_ids = set(loaded.tokenizer.all_special_ids)
+        in_sample: set[int] = set()
+        for encoding in tokenise(loaded, sample_corpus().lines(), special=False, check=False):
+            in_sample.update(encoding.ids)
+        tokens = sorted(in_sample - special_ids)
+        special_tokens = frame(loaded, min(2 * most + 8, loaded.max_length))
+        before = special_tokens.before
+        after = special_tokens.after
+        longest_copy = (loaded.max_length - len(before) - len(after)) // 2
+        copy = min(most, longest_copy, len(tokens) // 2)
+        if copy < _SHORTEST:
+            return None
+
+        # Draw both halves of the control; the repeated sequence has the second half twice.
+        rng = np.random.default_rng(seed)
+        drawn = [rng.choice(tokens, 2 * copy, replace=False).tolist() for _ in range(n_sequences)]
+        repeated = []
+        control = []
+        for two_halves in drawn:
+            second_half = two_halves[copy:]
+            repeated.append((*before, *second_half, *second_half, *after))
+            control.append((*before, *two_halves, *after))
+        return cls(
+            tuple(repeated),
+            tuple(control),
+            start=len(before),
+            copy=copy,
+            stack=stack,
+            causal=causal,
+            seed=seed,
+        )
+
+    def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
+        """Run sequences as one batch: (places, n_layers, n_heads, sequences)."""
+        observer = PrefixWeights(
+            n_layers=loaded.n_layers,
+            n_heads=loaded.n_heads,
+            sequences=len(sequences),
+            start=self.start,
+            copy=self.copy,
+        )
+        router = Router(loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites)
+        with routed(loaded.model, router):
+            router.run(functools.partial(loaded.forward, *loaded.pad(sequences)))
+        return observer.weights
+
+    def scores(self, loaded: LoadedModel) -> RepeatScores:
+        """Score every head of the stack that reads them, ``loaded`` or a model like it."""
+        view = loaded.only(self.stack)
+        return RepeatScores(
+            weight=self.weights(view, self.repeated), control=self.weights(view, self.control)
+        )
+
+    def described(self, random_weights: dict[str, float]) -> PrefixMatching:
+        """Say what the scores were measured on; ``random_weights`` are their largest gains."""
+        # How many tokens each query sees, and so what evenly spread attention gives to one. Queries
+        # are the second half without its first and its last token.
+        queries = np.arange(self.start + self.copy + 1, self.start + 2 * self.copy - 1)
+        seen = queries + 1 if self.causal else np.full(len(queries), len(self.repeated[0]))
+        return PrefixMatching(
+            sequences=len(self.repeated),
+            copy=self.copy,
+            uniform=float((1 / seen).mean()),
+            seed=self.seed,
+            stack=self.stack,
+            random_weights=random_weights,
+        )
+
+
+@dataclass(frozen=True)
+class RepeatScores:
+    """Where the heads of one stack look; arrays are (places, n_layers, n_heads, sequences)."""
+
+    weight: Array  # Where the tokens come twice
+    control: Array  # At the same places of the controls
+
+    def score(self, head: tuple[int, int]) -> PrefixScore:
+        """Return the scores of one head, given as (layer, index among the layer's heads)."""
+        matches = {}
+        for place, name in enumerate(PLACES):
+            weight = self.weight[(place, *head)]
+            control = self.control[(place, *head)]
+            half_width = t_half_width(self._error(weight - control), np.array(len(weight)))
+            matches[name] = Match(
+                score=float(weight.mean()),
+                control=float(control.mean()),
+                gain=Estimate.around(float((weight - control).mean()), float(half_width)),
+            )
+        return PrefixScore(**matches)
+
+    def p_values(self, name: str) -> Array:
+        """Return the p of a gain above 0 at a place, one of PLACES: (n_layers, n_heads)."""
+        place = list(PLACES).index(name)
+        gain = self.weight[place] - self.control[place]
+        return t_p(gain.mean(-1), self._error(gain), 0.0, gain.shape[-1])
+
+    def _error(self, gain: Array) -> Array:
+        """Return the standard error of the mean over sequences, the last axis."""
+        n = np.array(gain.shape[-1])
+        return standard_error(gain.sum(-1), (gain**2).sum(-1), n)

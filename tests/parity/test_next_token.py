@@ -1,0 +1,229 @@
+"""The task lm, against plain transformers on the same windows, and its gradients."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from derivatives import check_derivatives
+from scipy import stats
+from tiny_models import VOCABULARY, framed_tokenizer, tiny_bert, write_tiny
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import headscope
+from headscope.core.errors import CorpusError, InputError
+from headscope.models.run import task_heads
+from headscope.models.run.loaded import LoadedModel
+from headscope.session.opening import open_for_tasks
+from headscope.tasks.base import Task
+from headscope.tasks.making import make_task, read_examples
+
+LINES = [
+    "the cat sat on the mat",
+    "a big red dog ran to the house",
+    "she saw it and he was in the house of the big cat and ran to a red mat",
+    "it was was a house house house of dogs",  # a model that repeats its input is right at times
+]
+SIZES: dict[str, Any] = {
+    **{"vocab_size": len(VOCABULARY), "hidden_size": 32, "intermediate_size": 48},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"max_position_embeddings": 64, "initializer_range": 0.3},
+    **{"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
+}
+Open = Callable[..., tuple[LoadedModel, Task]]
+
+
+def write_llama(folder: Path) -> Path:
+    """Write a random Llama that begins every text with [CLS], and tends to repeat its input."""
+    torch.manual_seed(3)
+    config = AutoConfig.for_model("llama", tie_word_embeddings=True, **SIZES)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    framed_tokenizer("[CLS] $A").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("next-token")
+    return {
+        "gpt2": write_tiny(folder / "gpt2", "gpt2", template="$A"),
+        "llama": write_llama(folder / "llama"),
+    }
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(LINES * 12))
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(folders: dict[str, Path], text: Path) -> Open:
+    @functools.cache
+    def load(family: str) -> LoadedModel:
+        return open_for_tasks(str(folders[family]), dtype="float64")
+
+    def open_(family: str, task: str = "lm") -> tuple[LoadedModel, Task]:
+        return load(family), make_task(task, read_examples(task, text), load(family))
+
+    return open_
+
+
+@pytest.fixture
+def many_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the head read seven positions at a time."""
+    monkeypatch.setattr(task_heads, "LOGITS_AT_ONCE", 7 * len(VOCABULARY))
+
+
+def windows(folder: Path, lines: list[str], begin: list[int], length: int) -> Tensor:
+    """Cut the lines into windows by a loop of its own: (windows, length)."""
+    tokenizer = framed_tokenizer("$A")
+    stream: list[int] = []
+    for line in lines:
+        stream += tokenizer(line, add_special_tokens=False).input_ids
+    width = length - len(begin)
+    count = len(stream) // width
+    cut = [begin + stream[i * width : (i + 1) * width] for i in range(count)]
+    return torch.tensor(cut)
+
+
+@pytest.mark.usefixtures("many_slices")
+@pytest.mark.parametrize(("family", "begin"), [("gpt2", []), ("llama", [2])])
+def test_equal_to_transformers(family: str, begin: list[int], folders, opened) -> None:
+    """The loss of ``labels=``, which is a mean over all positions of windows of one length."""
+    loaded, task = opened(family)
+    ids = windows(folders[family], LINES * 12, begin, length=64)
+    assert [list(row.ids) for row in task.rows] == ids.tolist()
+    network = AutoModelForCausalLM.from_pretrained(folders[family], dtype=torch.float64)
+    with torch.no_grad():
+        output = network(ids, labels=ids)
+    right = (output.logits[:, :-1].argmax(-1) == ids[:, 1:]).double().mean()
+    metrics = task.metrics(task.outputs(loaded))
+    assert metrics == pytest.approx(
+        {
+            "nll": float(output.loss),
+            "perplexity": float(output.loss.exp()),
+            "next_token_accuracy": 100 * float(right),
+        },
+        rel=1e-6,  # transformers takes its loss in float32
+    )
+    assert family == "gpt2" or metrics["next_token_accuracy"] > 0
+    by_accuracy = make_task("lm-accuracy", task.data, loaded)
+    assert by_accuracy.value(by_accuracy.outputs(loaded)) == metrics["next_token_accuracy"]
+    assert by_accuracy.higher_is_better
+
+
+@pytest.mark.usefixtures("many_slices")
+@pytest.mark.parametrize(("task", "labels"), [("lm", True), ("lm", False), ("fidelity", False)])
+def test_derivatives(task, labels, opened) -> None:
+    loaded, task_of_model = opened("gpt2", task)
+    check_derivatives(task_of_model, loaded, labels=labels)
+
+
+@pytest.mark.usefixtures("many_slices")
+@pytest.mark.parametrize(("task", "labels"), [("lm", True), ("lm", False), ("fidelity", False)])
+def test_gradients_are_those_of_whole_logits(task, labels, opened, monkeypatch) -> None:
+    """Of losses and of e, against autograd through the logits of every position at once."""
+
+    def gradients() -> list[Tensor]:
+        found = []
+        for batch in task_of_model.loss_batches(loaded, labels=labels):
+            gates = torch.full_like(batch.gates("token"), 0.8).requires_grad_()
+            found += torch.autograd.grad(batch.loss(gates).sum(), gates)
+            output = batch.embed(gates)
+            weights = torch.linspace(-1, 1, output.numel()).view_as(output).to(output)
+            found += torch.autograd.grad((output * weights).sum(), gates)
+        return found
+
+    loaded, task_of_model = opened("llama", task)
+    in_slices = gradients()
+    whole = lambda self, hidden, head, _: self.read(head(self.pick(hidden)), slice(None))  # noqa: E731
+    monkeypatch.setattr(task_heads.InSlices, "of_states", whole)
+    for ours, expected in zip(in_slices, gradients(), strict=True):
+        assert float(expected.abs().max()) > 1e-6
+        torch.testing.assert_close(ours, expected)
+
+
+def test_slices_change_nothing(opened, monkeypatch) -> None:
+    loaded, task = opened("llama")
+    whole = task.outputs(loaded)
+    monkeypatch.setattr(task_heads, "LOGITS_AT_ONCE", 1)  # one position at a time
+    sliced = task.outputs(loaded)
+    for name, values in whole.items():
+        np.testing.assert_allclose(sliced[name], values, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("many_slices")
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_fidelity_is_the_divergence_of_next_tokens(family: str, opened) -> None:
+    """Of every token that follows another, against SciPy on whole logits."""
+    loaded, task = opened(family, "fidelity")
+    same = task.metrics(task.outputs(loaded))
+    assert same == pytest.approx({"cosine": 1.0, "kl": 0.0}, abs=1e-9)
+    compact = headscope.remove_heads(loaded, [(0, 1), (1, 2)])
+    outputs = task.outputs(compact)
+    expected = []
+    for row in task.rows:
+        ids = torch.tensor([row.ids])
+        with torch.no_grad():
+            p = loaded.network(ids).logits[0].softmax(-1)
+            q = compact.network(ids).logits[0].softmax(-1)
+        read = [position - 1 for position in row.content if position > 0]
+        expected.append(np.mean([stats.entropy(p[i], q[i]) for i in read]))
+    np.testing.assert_allclose(outputs["kl"], expected, rtol=1e-6)  # Llama's norms are float32
+    assert min(expected) > 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("many_slices")
+def test_e_is_the_divergence_to_second_order(opened) -> None:
+    """In the mean over tokens drawn; over many draws of every window."""
+    loaded, task = opened("llama")
+    moved = []
+    expected = []
+    for draw in range(60):
+        task._seed = draw
+        task._drawn = {}
+        for batch in task.loss_batches(loaded, labels=False):
+            full = batch.gates().detach()
+            less = full - 0.02
+            moved.append((batch.embed(less) - batch.embed(full)).square().sum(-1) / 2)
+            expected.append(batch.loss(less))
+    assert float(torch.cat(moved).mean() / torch.cat(expected).mean()) == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["llama", "opt", "gemma2", "gpt_neox", "granite"])
+def test_a_head_reads_states_as_its_network_does(kind: str) -> None:
+    """Also where logits are capped or scaled, or the base model has a decoder inside."""
+    extra = {
+        "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+        "gemma2": {"head_dim": 8, "final_logit_softcapping": 2.0},
+        "granite": {"logits_scaling": 3.0},
+    }
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **SIZES, **extra.get(kind, {}))
+    network = AutoModelForCausalLM.from_config(config).eval()
+    ids = torch.tensor([[5, 9, 7, 30], [8, 6, 11, 40]])
+    with torch.no_grad():
+        expected = network(ids).logits
+        states, logits = task_heads.run_with_task_head(
+            network, network.base_model, {"input_ids": ids}
+        )
+        torch.testing.assert_close(logits, expected)
+        read = task_heads.logits_of_states(network, network.base_model, states.flatten(0, 1))
+    torch.testing.assert_close(read, expected.flatten(0, 1))
+
+
+def test_refused(opened, tmp_path: Path) -> None:
+    bert = headscope.load(str(tiny_bert(tmp_path / "bert", task_head="mlm")), task_head="auto")
+    _, task = opened("gpt2")
+    with pytest.raises(InputError, match="no causal-language-model head"):
+        make_task("lm", task.data, bert)
+    loaded, _ = opened("gpt2")
+    with pytest.raises(CorpusError, match="not enough text for two windows of 64 tokens"):
+        make_task("lm", task.data.pick([0, 1]), loaded)
