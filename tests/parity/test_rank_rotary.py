@@ -349,11 +349,31 @@ def test_shared_projections_are_refused():
         rank(headscope.wrap(llama(), tiny_tokenizer(40)), share_projections=[4], **BRIEF)
 
 
-def test_a_model_without_some_heads_keeps_the_ranges_of_the_others():
-    loaded = headscope.wrap(BY_NAME["eurobert, shared keys"].model("float64"))
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+def test_the_gain_of_an_rmsnorm_before_a_layer_is_folded_where_it_is_asked_for(name):
+    model = BY_NAME[name].model("float64")
+    norm = model.layers[1].input_layernorm
+    torch.nn.init.normal_(norm.weight)
+    gain = norm.weight.detach() + (name == "gemma")
+    plain = rank(headscope.wrap(model), validate=False, **BRIEF)
+    folded = rank(headscope.wrap(model), fold_layernorm=True, validate=False, **BRIEF)
+    with torch.no_grad():
+        model.layers[1].self_attn.q_proj.weight *= gain
+        model.layers[1].self_attn.k_proj.weight *= gain
+    by_hand = rank(headscope.wrap(model), validate=False, **BRIEF)
+    assert [layer.folded for layer in folded.layers] == [True] * 3
+    for ours, expected, before in zip(folded.heads, by_hand.heads, plain.heads, strict=True):
+        if ours.layer == 1:
+            assert ours.qk.stable_rank == pytest.approx(expected.qk.stable_rank, rel=1e-5)
+            assert ours.qk.stable_rank != pytest.approx(before.qk.stable_rank, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["eurobert, shared keys", "olmo2", "qwen3", "falcon, shared keys"])
+def test_a_model_without_some_heads_keeps_the_ranges_of_the_others(name):
+    loaded = headscope.wrap(BY_NAME[name].model("float64"))
     compact = headscope.remove_heads(loaded, [(0, 1), (1, 0), (1, 1)])
-    full = {head.name: head for head in rank(loaded, **BRIEF).heads}
-    rest = rank(compact, **BRIEF)
+    full = {head.name: head for head in rank(loaded, validate=False, **BRIEF).heads}
+    rest = rank(compact, validate=False, **BRIEF)
     assert [layer.shared_keys for layer in rest.layers] == [2, 1, 2]
     for head in rest.heads:
         same: HeadRank = full[head.name]
@@ -361,7 +381,7 @@ def test_a_model_without_some_heads_keeps_the_ranges_of_the_others():
         low = same.over_distances.stable_rank_low
         assert head.over_distances.stable_rank_low == pytest.approx(low, rel=1e-9)
     uneven: LayerRank = rest.layers[0]
-    w = compact.sites[0].weights()
+    w = compact.sites[0].folded(compact.sites[0].weights())
     products = map(dense, w.W_Q.detach(), w.W_K.detach())
     sigma = singular_values(sum(products), 16)
     np.testing.assert_allclose(uneven.qk.singular_values, sigma, rtol=1e-8)

@@ -86,15 +86,15 @@ def gain_of(norm: Any) -> Tensor:
     1, -1, 1, -1, ...: of mean 0 and size 1, so that every kind of norm multiplies it by its gain
     alone. What its opposite becomes besides is a shift.
     """
-    signs = _signs(norm)
+    signs = _signs(norm.weight.detach())
     with torch.no_grad():
         gain: Tensor = (norm(signs) - norm(-signs)) / 2
-    return gain * signs[: len(gain)]  # heads are of even width: one that is left begins with 1
+    return gain * _signs(gain)  # heads are of even width: each that is left begins with 1
 
 
-def _signs(norm: Any) -> Tensor:
-    """Return 1, -1, 1, -1, ... as long as what a norm reads."""
-    signs = torch.ones_like(norm.weight.detach())
+def _signs(like: Tensor) -> Tensor:
+    """Return 1, -1, 1, -1, ... as long as another vector."""
+    signs = torch.ones_like(like)
     signs[1::2] = -1.0
     return signs
 
