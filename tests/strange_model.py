@@ -31,12 +31,14 @@ class StrangeConfig(PretrainedConfig):
 
 
 def plain(
-    module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float, **_: Any
+    module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float, **more: Any
 ) -> tuple[Tensor, Tensor]:
     """Attend as transformers' eager functions do, and let the module keep its pattern."""
     k = k.repeat_interleave(2, dim=1)
     v = v.repeat_interleave(2, dim=1)
     scores = q @ k.transpose(2, 3) * scaling
+    if "softcap" in more:
+        scores = torch.tanh(scores / more["softcap"]) * more["softcap"]
     if mask is not None:
         scores = scores + mask
     pattern = module.change_pattern(torch.softmax(scores, dim=-1))

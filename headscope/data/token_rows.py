@@ -131,6 +131,20 @@ def encode_rows(
         )
 
 
+def unended_rows(model: TypedModel, texts: Sequence[str]) -> Iterator[Row | None]:
+    """Yield each text as a row without the special tokens that the tokenizer puts behind it.
+
+    So its last token is followed by what comes next. None for a text that is longer than allowed.
+    """
+    n_behind = len(frame(model, model.max_length).after)
+    for row in encode_rows(model, texts, None):
+        if row is None or n_behind == 0:
+            yield row
+            continue
+        types = None if row.types is None else row.types[:-n_behind]
+        yield replace(row, ids=row.ids[:-n_behind], types=types)
+
+
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
     """Cut text into windows of exactly ``length`` tokens, and take the first ``count`` of them.
 

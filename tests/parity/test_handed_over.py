@@ -109,6 +109,18 @@ def test_what_the_model_does_to_its_pattern_by_itself_is_seen(loaded):
     assert any(reason.startswith("decoder layer 2: pattern") for reason in result.reasons)
 
 
+def test_a_bound_of_the_scores_is_handed_over_too():
+    network = strange()
+    for storey in network.storeys:
+        storey.stirs.extra = {"softcap": 0.7}
+    network.set_attn_implementation("eager")  # transformers' SDPA refuses it
+    loaded = headscope.wrap(network)
+    assert {site.softcap for site in loaded.sites} == {0.7}
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+    assert result.max_abs_hidden_sdpa is None
+
+
 def test_arguments_that_change_scores_are_refused_in_one_sentence(loaded):
     for storey in loaded.model.storeys:
         storey.stirs.extra = {"s_aux": torch.zeros(N_HEADS)}

@@ -149,7 +149,9 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
     evidence = [merge(site_evidence) for site_evidence in by_site]
     tolerance = TOLERANCES[loaded.dtype]
     sdpa_differs = _sdpa_difference(evidence, tolerance["local"])
-    has_sdpa = own_implementation(loaded.model) == "sdpa"
+    has_sdpa = own_implementation(loaded.model) == "sdpa" and all(
+        runs.own.sdpa is not None for runs in probe_runs
+    )
     with_sdpa = has_sdpa and sdpa_differs is None
 
     # Lines of the certificate.

@@ -57,7 +57,9 @@ def run_handed(site: AttentionSite, record: SiteRecord, allowed: Tensor) -> Hand
         return None
     mask = with_bias(allowed[:, None], handed_bias(record))
     try:
-        pattern = attention_pattern(record.q, record.k, scale=site.scale, mask=mask)
+        pattern = attention_pattern(
+            record.q, record.k, scale=site.scale, softcap=site.softcap, mask=mask
+        )
         return HandedRun(pattern, pattern @ record.v)
     except (ValueError, RuntimeError):
         return None
@@ -80,6 +82,7 @@ def distance(
             real,
             allowed=allowed,
             bias=handed_bias(record),
+            softcap=site.softcap,
         )
         pattern_distance = finite(float(compared.rounding.max()))
     if record.z is None:

@@ -22,26 +22,29 @@ class HandedLayout(Layout):
     """What one module handed over says of it."""
 
     scaling: float = 1.0  # What it multiplies the scores by
+    cap: float | None = None  # What bounds them
     one_way: bool = False  # Whether its mask hid every later key
 
     def scale(self, module: nn.Module, d_head: int) -> float:
         """Return the scale that was handed over."""
         return self.scaling
 
+    def softcap(self, module: nn.Module) -> float | None:
+        """Return the bound of the scores that was handed over."""
+        return self.cap
+
     def causal(self, module: nn.Module) -> bool:
         """Return whether the mask hid every later key."""
         return self.one_way
 
 
-def handed_module(
-    name: str, module: nn.Module, *, z: Tensor, scaling: float, causal: bool
-) -> AttentionModule:
+def handed_module(name: str, module: nn.Module, layout: HandedLayout, z: Tensor) -> AttentionModule:
     """Describe a module by what one call handed over; ``z`` is (batch, n_heads, pos, d_v)."""
     n_heads = z.shape[1]
     return AttentionModule(
         name=name,
         module=module,
-        layout=HandedLayout(NAME, scaling=scaling, one_way=causal),
+        layout=layout,
         projections=UnknownMaps(type(module).__name__),
         d_head=z.shape[3],
         head_ids=tuple(range(n_heads)),

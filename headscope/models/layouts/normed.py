@@ -65,57 +65,54 @@ class HeadNorm(Step):
         )
 
     def fold(self, site: AttentionSite, weights: AttentionWeights) -> AttentionWeights:
-        """Return the weights with the gains of the norms, and centred where the norms centre."""
+        """Fold the gains into W_Q, W_K and their biases; the shift of a LayerNorm is left out."""
         q_norm = getattr(site.module, self.q, None)
         k_norm = getattr(site.module, self.k, None)
-        if q_norm is None or k_norm is None:
+        if q_norm is None or k_norm is None or getattr(q_norm, "weight", None) is None:
             return weights
-        query = gain_of(q_norm)
-        key = gain_of(k_norm)
-        if reads_all_heads(q_norm, site.d_head):  # those of the heads that are left
-            groups = groups_of(site.head_ids, group_size(site.module))
-            query = query[list(rows_of(site.head_ids, site.d_head))]
-            key = key[list(rows_of(groups, site.d_head))]
-        elif _centres(q_norm):
-            weights = replace(
-                weights,
-                W_Q=_centred(weights.W_Q),
-                b_Q=_centred(weights.b_Q),
-                W_K=_centred(weights.W_K),
-                b_K=_centred(weights.b_K),
-            )
-        return with_gains(site, weights, query=query, key=key)
+        centred = replace(
+            weights,
+            W_Q=_centred(q_norm, weights.W_Q, site.d_head),
+            b_Q=_centred(q_norm, weights.b_Q[:, None], site.d_head)[:, 0],
+            W_K=_centred(k_norm, weights.W_K, site.d_head),
+        )
+        return with_gains(site, centred, query=gain_of(q_norm), key=gain_of(k_norm))
 
 
 def gain_of(norm: Any) -> Tensor:
-    """Return what a norm multiplies each coordinate by: its weight, or, in Gemma, 1 more.
+    """Return the gain of a norm, as long as what it returns, by what it does to one vector.
 
-    A vector of 1, -1, 1, ... has mean 0 and size 1: the norm multiplies it by the gain alone.
+    Some gains are 1 + the stored weight (Gemma), and only what the norm does tells. The vector is
+    1, -1, 1, -1, ...: of mean 0 and size 1, so that every kind of norm multiplies it by its gain
+    alone. What its opposite becomes besides is a shift.
     """
-    weight: Tensor = norm.weight.detach()
-    signs = torch.ones_like(weight)
+    signs = _signs(norm.weight.detach())
+    with torch.no_grad():
+        gain: Tensor = (norm(signs) - norm(-signs)) / 2
+    return gain * _signs(gain)  # heads are of even width: each that is left begins with 1
+
+
+def _signs(like: Tensor) -> Tensor:
+    """Return 1, -1, 1, -1, ... as long as another vector."""
+    signs = torch.ones_like(like)
     signs[1::2] = -1.0
+    return signs
+
+
+def _centred(norm: Any, W: Tensor, d_head: int) -> Tensor:
+    """Take the mean over coordinates out of a map (n_heads, d_in, d_head), if the norm does.
+
+    A LayerNorm does, and turns a constant vector into its shift.
+    """
+    ones = torch.ones_like(norm.weight.detach())
     with torch.no_grad():
-        turned = (norm(signs) - norm(-signs)) / 2  # without the shift of a LayerNorm
-    # It is one of the two, exactly; the epsilon of the norm makes ``turned`` a little too small.
-    columns = list(getattr(norm, "headscope_columns", range(len(weight))))
-
-    def gap(gain: Tensor) -> float:
-        return float(((gain * signs)[columns] - turned).abs().max())
-
-    return min(weight, weight + 1, key=gap)
-
-
-def _centres(norm: Any) -> bool:
-    """Whether a norm takes the mean away first, as a LayerNorm does."""
-    ones = torch.ones_like(norm.weight)
-    with torch.no_grad():
-        return torch.equal(norm(ones), norm(-ones))
-
-
-def _centred(W: Tensor) -> Tensor:
-    """Take the mean over d_head away, (..., d_head)."""
-    return W - W.mean(-1, keepdim=True)
+        difference = norm(ones) - norm(-ones)
+    if float(difference.abs().max()) > 0.0:
+        return W
+    W = W.double()
+    if reads_all_heads(norm, d_head):
+        return W - W.mean(dim=(0, 2), keepdim=True)
+    return W - W.mean(dim=2, keepdim=True)
 
 
 def _normed(norm: Any, site: AttentionSite, linear: LinearMap, keys: Tensor, x: Tensor) -> Tensor:

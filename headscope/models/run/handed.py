@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from headscope.models.layouts.handed import handed_module
+from headscope.models.layouts.handed import NAME, HandedLayout, handed_module
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads
 from headscope.models.layouts.sites import find_sites
@@ -40,8 +40,14 @@ class HandedCall:
     heads: Heads
     mask: Tensor | None  # As handed over
     scale: float
+    softcap: float | None
     z: Tensor  # (batch, n_heads, query_pos, d_v)
     pattern: Tensor | None  # (batch, n_heads, query_pos, key_pos); None from SDPA
+
+    @property
+    def layout(self) -> HandedLayout:
+        """What it says of its module."""
+        return HandedLayout(NAME, scaling=self.scale, cap=self.softcap, one_way=self.causal)
 
     @property
     def causal(self) -> bool:
@@ -65,8 +71,8 @@ def watch_interface(model: nn.Module, see: Callable[[HandedCall], None]) -> Iter
             module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *args: Any, **kw: Any
         ) -> Any:
             returned = attention(module, q, k, v, *args, **kw)
-            mask = args[0] if args else kw.get("attention_mask")
-            see(_call(module, Heads(q, k, v), mask, kw.get("scaling"), returned))
+            options = dict(zip(("attention_mask",), args, strict=False), **kw)
+            see(_call(module, Heads(q, k, v), options, returned))
             return returned
 
         attend.headscope_watched = True  # type: ignore[attr-defined]
@@ -96,18 +102,18 @@ def _names(module: nn.Module) -> dict[str, Any]:
     return names
 
 
-def _call(
-    module: nn.Module, heads: Heads, mask: Tensor | None, scale: float | None, returned: Any
-) -> HandedCall:
+def _call(module: nn.Module, heads: Heads, options: Mapping[str, Any], returned: Any) -> HandedCall:
     """Describe a call, of which transformers returns z as (batch, query_pos, n_heads, d_v)."""
     q, k, v = heads
     shared = q.shape[1] // max(1, k.shape[1])
     z, pattern = returned
+    scale = options.get("scaling")
     return HandedCall(
         module=module,
         heads=Heads(q, k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)),
-        mask=mask,
+        mask=options.get("attention_mask"),
         scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
+        softcap=options.get("softcap"),
         z=z.transpose(1, 2),
         pattern=pattern,
     )
@@ -150,7 +156,7 @@ def as_handed_over(
         return tuple(sites)
     names = {module: name for name, module in loaded.model.named_modules()}
     modules = [
-        handed_module(names[module], module, z=call.z, scaling=call.scale, causal=call.causal)
+        handed_module(names[module], module, call.layout, call.z)
         for module, call in last_calls.items()
     ]
     return find_sites(loaded.model, loaded.run_tiny, encoder, modules)
@@ -168,8 +174,8 @@ def remark(sites: Sequence[AttentionSite]) -> tuple[str, ...]:
 
 
 def _describes(site: AttentionSite, inputs: AttentionInput, call: HandedCall) -> bool:
-    """Whether a layout gives about the q, k, v, scale and direction that are handed over."""
-    if site.causal != call.causal:
+    """Whether a layout gives about the q, k, v, scale, bound and direction that are handed over."""
+    if site.causal != call.causal or site.softcap != call.softcap:
         return False
     try:
         with torch.no_grad():

@@ -101,6 +101,11 @@ def missing_task_head(
         remedy = "give a checkpoint that holds them"
     elif weights.lacking:
         why += f", without {weights}"
+    elif task_head == "classification" and task_head_of(held) == "causal":
+        remedy += (
+            ", or, if it scores pairs by the logit of a token such as yes, the folder that "
+            "CrossEncoder of sentence-transformers saves of it"
+        )
     head = _NAMES.get(task_head, task_head)
     return InputError(
         f"{folder} has no {head} head: {why}; choose a task that fits it, or {remedy}."
@@ -164,14 +169,20 @@ class InSlices:
         as its value and these gradients as its derivative by the states; it has no second one.
         """
         states = self.pick(hidden)
-        parts = _slices(len(states), vocabulary)
-        return torch.cat([self._of_slice(states[part], part, head) for part in parts])
+        numbers = [
+            self._of_slice(states[positions], positions, head)
+            for positions in _slices(len(states), vocabulary)
+        ]
+        return torch.cat(numbers)
 
-    def _of_slice(self, states: Tensor, part: slice, head: Callable[[Tensor], Tensor]) -> Tensor:
+    def _of_slice(
+        self, states: Tensor, positions: slice, head: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Read the logits of one slice, and take their gradient by its states where one is due."""
         if not (torch.is_grad_enabled() and states.requires_grad):
-            return self.read(head(states), part)
+            return self.read(head(states), positions)
         leaf = states.detach().requires_grad_()
-        numbers = self.read(head(leaf), part)
+        numbers = self.read(head(leaf), positions)
         (gradient,) = torch.autograd.grad(numbers.sum(), leaf)  # each by its own position's state
         zero = states - states.detach()  # with the derivative of the states
         return numbers.detach() + (zero * gradient).sum(dim=-1)
@@ -179,8 +190,8 @@ class InSlices:
     def of_logits(self, logits: Tensor) -> Tensor:
         """Read logits that are there already, (batch, pos, vocabulary)."""
         picked = self.pick(logits)
-        parts = _slices(*picked.shape)
-        return torch.cat([self.read(picked[part], part) for part in parts])
+        slices = _slices(len(picked), vocabulary=picked.shape[-1])
+        return torch.cat([self.read(picked[positions], positions) for positions in slices])
 
 
 def _slices(n_positions: int, vocabulary: int) -> list[slice]:

@@ -50,7 +50,7 @@ PARTS = {
     ),
     "not_counted_distances": ClaimPart(
         name="not counted: layers need fewer dimensions at every distance",
-        lies=lambda bounds: lies_below(1 - bounds.layer_below),
+        lies=lambda thresholds: lies_below(1 - thresholds.layer_below),
         join=every,
         percent=True,
     ),
