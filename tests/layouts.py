@@ -453,7 +453,7 @@ SAME: dict[str, Layout] = {
     ),
     "prompts without a default": Layout(
         lambda folder: edit(folder, SETTINGS, prompts=_PROMPTS, similarity_fn_name="euclidean"),
-        says=("prompts that are not its default (query, passage)", "by euclidean"),
+        says=("A query is read after the prompt", "by euclidean"),
         compared=True,
     ),
     "shorter than its positions, lower case": Layout(

@@ -48,9 +48,9 @@ def _model(
             torch.nn.init.normal_(parameter, mean=float(parameter.data.mean()), std=0.1)
     network.save_pretrained(folder)
     tokenizer = framed_tokenizer(template)
-    tokenizer.padding_side = side
     tokenizer.model_max_length = 128
     tokenizer.save_pretrained(folder)
+    changed(folder / "tokenizer_config.json", padding_side=side)
 
 
 def _listed(folder: Path, *kinds: tuple[str, str]) -> None:
@@ -81,8 +81,8 @@ def as_qwen3_embedding(folder: Path, kind: str = "qwen3", **config: Any) -> Path
     ends = {"pad_token_id": None, "bos_token_id": 3, "eos_token_id": 3}
     _model(folder, kind, template="$A [SEP]", side="left", **{**ends, **config})
     # As published: the causal class is named, and the weights are those of the base model.
-    _changed(folder / "config.json", architectures=[f"{kind.capitalize()}ForCausalLM"])
-    _changed(folder / "tokenizer_config.json", pad_token="[SEP]", eos_token="[SEP]")
+    changed(folder / "config.json", architectures=[f"{kind.capitalize()}ForCausalLM"])
+    changed(folder / "tokenizer_config.json", pad_token="[SEP]", eos_token="[SEP]")
     _listed(
         folder, ("", _OLD + "Transformer"), ("1_Pooling", _OLD + "Pooling"),
         ("2_Normalize", _OLD + "Normalize"),
@@ -172,5 +172,5 @@ def as_qwen3_reranker(
     return folder
 
 
-def _changed(path: Path, **values: Any) -> None:
+def changed(path: Path, **values: Any) -> None:
     _json(path, {**json.loads(path.read_text()), **values})

@@ -109,7 +109,8 @@ def write_model(
     """
     all_stacks = loaded.with_all_stacks
     # the source's files of sentence-transformers: a damaged one is refused before any is written
-    sentences = sentence_copy(loaded.folder)
+    has_head = loaded.task_head == "classification"
+    sentences = sentence_copy(loaded.folder, has_head=has_head)
 
     # weights and tokenizer
     network = loaded.network

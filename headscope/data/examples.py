@@ -97,6 +97,9 @@ class Examples:
     #: ``second``, and its text; empty for a question that has none
     answers: tuple[tuple[tuple[int, str], ...], ...] | None = None
     may_have_no_answer: bool = False  # Whether any question of the file has no answer
+    #: Whether each text stands alone: a sentence of a treebank or a cell of a table, no line of
+    #: running text
+    apart: bool = False
     notes: tuple[str, ...] = ()  # Sentences that say what was left out of the file
     drawn: str = ""  # ``60 of 1,379 examples, chosen at random (seed 0)``; empty where all are here
 
@@ -246,6 +249,7 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
         name=text.name,
         sha256=text.sha256,
         first=tuple(text.lines()),
+        apart=text.has_trees or text.table is not None,
         notes=text.notes,
     )
     return examples.draw(limit, seed)

@@ -6,7 +6,8 @@ A text is read as ``tokenizer(text)`` reads it; which word a piece belongs to is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -53,6 +54,35 @@ class Frame(NamedTuple):
     before: tuple[int, ...]  # Token ids; may be empty
     after: tuple[int, ...]  # Token ids; may be empty
     width: int  # Tokens of text that a sequence holds between them, at least 1
+
+
+#: Attribute of a tokenizer whose model reads two texts otherwise than ``tokenizer(a, b)`` does: a
+#: :class:`PairReading`.
+PAIR_READING = "headscope_pair_reading"
+
+
+@dataclass(frozen=True)
+class PairReading:
+    """How a cross-encoder's folder wants two texts to be read together."""
+
+    prompt: str = ""  # What the first text, or the whole template, begins with
+    #: Whether both texts are put into the tokenizer's chat template, as a query and a document,
+    #: with no special tokens but the template's.
+    templated: bool = False
+    in_parts: bool = False  # Whether the template wants each text as a list of parts
+    options: Mapping[str, Any] = field(default_factory=dict)  # Further variables of the template
+
+    def joined(self, tokenizer: Any, first: str, second: str) -> str:
+        """Put two texts into the template."""
+        by_role = {"system": self.prompt, "query": first, "document": second}
+        messages = []
+        for role, text in by_role.items():
+            if role == "system" and not text:
+                continue
+            content = [{"type": "text", "text": text}] if self.in_parts else text
+            messages.append({"role": role, "content": content})
+        joined: str = tokenizer.apply_chat_template(messages, tokenize=False, **self.options)
+        return joined
 
 
 class Encoding:
@@ -143,13 +173,33 @@ def tokenise(
             seconds = None
             if remaining_seconds is not None:
                 seconds = list(islice(remaining_seconds, len(firsts)))
-            encodings = encodings_of(model, firsts, seconds, add_special_tokens=special)
+            encodings = _read_together(model, firsts, seconds, special=special)
         if check:
             _refuse_unknown_text(model, encodings)
             check = False
         for encoding in encodings:
             _refuse_unknown_ids(model, encoding)
             yield encoding
+
+
+def _read_together(
+    model: TextModel, firsts: Sequence[str], seconds: Sequence[str] | None, *, special: bool
+) -> list[Encoding]:
+    """Read texts, or pairs in the way that the model's folder asks for."""
+    reading: PairReading | None = getattr(model.tokenizer, PAIR_READING, None)
+    if seconds is None or reading is None:
+        return encodings_of(model, firsts, seconds, add_special_tokens=special)
+    if not reading.templated:
+        prompted = [reading.prompt + first for first in firsts]
+        return encodings_of(model, prompted, seconds, add_special_tokens=special)
+    try:
+        texts = [
+            reading.joined(model.tokenizer, first, second)
+            for first, second in zip(firsts, seconds, strict=True)
+        ]
+    except Exception as error:  # whatever a template raises
+        raise unreadable(model, error) from error
+    return encodings_of(model, texts, add_special_tokens=False)
 
 
 def _refuse_unknown_text(model: TextModel, encodings: Iterable[Encoding]) -> None:

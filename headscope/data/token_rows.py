@@ -65,7 +65,8 @@ class Padded:
     attention_mask: Tensor  # (batch, pos), int64: 1 for tokens and 0 for padding
     token_type_ids: Tensor | None  # (batch, pos); None: the model takes its default types
     #: (2, predicted): Row and position of every state that predicts a token, row by row: those of
-    #: masked tokens, of tokens that a decoder is to write, or of tokens before the predicted one
+    #: masked tokens, of tokens that a decoder is to write, or of tokens before the predicted one.
+    #: [[0, 1], [2, 4]]: one at position 2 of row 0, one at position 4 of row 1
     masked: Tensor
     gold: Tensor  # (predicted,): Ids of the right tokens at these positions
     #: (batch, target_pos), int64: What a decoder reads; None where rows have no target
@@ -128,6 +129,20 @@ def encode_rows(
             content=_content(encoding.special_tokens_mask),
             second=second_begin,
         )
+
+
+def unended_rows(model: TypedModel, texts: Sequence[str]) -> Iterator[Row | None]:
+    """Yield each text as a row without the special tokens that the tokenizer puts behind it.
+
+    So its last token is followed by what comes next. None for a text that is longer than allowed.
+    """
+    n_behind = len(frame(model, model.max_length).after)
+    for row in encode_rows(model, texts, None):
+        if row is None or n_behind == 0:
+            yield row
+            continue
+        types = None if row.types is None else row.types[:-n_behind]
+        yield replace(row, ids=row.ids[:-n_behind], types=types)
 
 
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:

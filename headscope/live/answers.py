@@ -38,17 +38,27 @@ from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.data.readable_pieces import readable_pieces
-from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
+from headscope.data.token_rows import (
+    Ends,
+    Padded,
+    PairRow,
+    Row,
+    encode_rows,
+    padded,
+    unended_rows,
+)
 from headscope.live.random_sets import HeadIndex, random_sets
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.intervene import Run, gate, intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import cosine, wide
+from headscope.models.run.task_heads import Select
 from headscope.tasks.seq2seq import decode_greedily
 
 LONGEST = 64  # Tokens of the longest text whose patterns are readable
 _GUESSES = 3  # Classes or labels, or words for a masked token, that are listed
+_NEXT_TOKENS = 5  # Tokens after a text that are listed
 #: Task heads that read two texts at once.
 _PAIR_HEADS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
@@ -58,7 +68,8 @@ NO_SETS = (
 )
 Written = tuple[int, ...]  # Token ids that a decoder wrote
 #: One output, as the page shows it: its ``name``, and its value of the ``full`` model, with heads
-#: ``off``, and of the ``random`` sets (smallest and largest; empty if no head is off).
+#: ``off``, and of the ``random`` sets (smallest and largest; empty if no head is off). The ``unit``
+#: of numbers that are drawn as bars is ``probability``; of others it is empty.
 Answer = dict[str, str]
 
 
@@ -125,7 +136,15 @@ class Answers:
         first_shown = len(rows) * _off_model(n_models)
         batch = padded(rows * n_models, self.model.pad_id, self.model.device)
         gates_of_rows = gates.repeat_interleave(len(rows), dim=0)
-        hidden, logits, patterns = self._run(batch, gates_of_rows, first_shown, rows)
+        select = None
+        if self.model.task_head == "causal":
+            # A head that predicts tokens is slow, and what comes next is read at the last tokens.
+            last = batch.attention_mask.sum(1) - 1
+
+            def select(states: Tensor) -> Tensor:
+                return states[torch.arange(len(last)), last][:, None]
+
+        hidden, logits, patterns = self._run(batch, gates_of_rows, first_shown, rows, select)
         answers = self._answers(batch, rows, hidden, logits, n_models)
         return _Outputs(answers, rows, patterns)
 
@@ -158,13 +177,18 @@ class Answers:
         return _Outputs(answers, shown, patterns)
 
     def _run(
-        self, batch: Padded, gates: Tensor, first_shown: int, shown: Sequence[Row]
+        self,
+        batch: Padded,
+        gates: Tensor,
+        first_shown: int,
+        shown: Sequence[Row],
+        select: Select | None = None,
     ) -> tuple[Tensor, Tensor | None, list[dict[str, Tensor]]]:
         """Run a batch whose rows have gates (rows, n_layers, n_heads) of their own.
 
-        The rows ``shown`` stand in the batch one after the other, from index ``first_shown`` on.
-        Returns the last states, the logits, and for each shown row its patterns by name of the
-        head, without padding.
+        The rows ``shown`` stand in the batch one after the other, from index ``first_shown`` on;
+        ``select`` picks the states that the task head reads. Returns the last states, the logits,
+        and for each shown row its patterns by name of the head, without padding.
         """
         patterns: list[dict[str, Tensor]] = [{} for _ in shown]
 
@@ -189,7 +213,9 @@ class Answers:
 
         with intervene(self.model, attention=attend, z=switch_off) as router:
             run: Run = self.model.run  # the type checker knows this one to take any arguments
-            hidden, logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)
+            hidden, logits = router.checked(
+                run, *batch.inputs, **batch.decoder_inputs, select=select
+            )
         return hidden, logits, patterns
 
     # --- what goes in -----------------------------------------------------------------------------
@@ -205,8 +231,12 @@ class Answers:
         together = len(texts) == 2 and reads_pairs
         first = texts[:1] if together else texts
         second = texts[1:] if together else None
+        if self.model.task_head == "causal":
+            encoded = unended_rows(self.model, texts)
+        else:
+            encoded = encode_rows(self.model, first, second)
         rows = []
-        for row in encode_rows(self.model, first, second):
+        for row in encoded:
             if row is None or len(row) > LONGEST:  # None: longer than the model can read
                 most = min(LONGEST, self.model.max_length)
                 raise InputError(f"That is more than the {most} tokens that can be shown.")
@@ -273,17 +303,19 @@ class Answers:
         logits: Tensor | None,
         n_models: int,
     ) -> list[Answer]:
-        """Return what the models say of the texts: classes, words for a mask, or embeddings."""
+        """Return what the models say of the texts: classes, words, next tokens or embeddings."""
         head = self.model.task_head
         tokenizer = self.model.tokenizer
         if logits is not None and head == "classification":
             return self._classes(wide(logits))
+        if logits is not None and head == "causal":
+            return list(self._next_tokens(wide(logits[:, 0]).reshape(n_models, len(rows), -1)))
         mask_id = getattr(tokenizer, "mask_token_id", None)
         if logits is not None and head == "mlm" and mask_id in rows[0].ids:
             position = rows[0].ids.index(mask_id)
             first_text_logits = logits[:: len(rows), position]  # [models, vocabulary]
             probabilities = wide(first_text_logits).softmax(dim=-1)
-            return _ranked(probabilities, lambda token: readable_pieces(tokenizer, [token])[0])
+            return _ranked(probabilities, self._token_name)
 
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
         by_model = embedded.reshape(n_models, len(rows), -1)  # [models, texts, width]
@@ -297,6 +329,18 @@ class Answers:
             _numbers(f"first {name}", cosines[:, 0].tolist()),
             _numbers(f"second {name}", cosines[:, 1].tolist()),
         ]
+
+    def _token_name(self, token: int) -> str:
+        """Return a token as a reader may see it, its space as ``␣``."""
+        return readable_pieces(self.model.tokenizer, [token])[0]
+
+    def _next_tokens(self, logits: Tensor) -> Iterator[Answer]:
+        """Yield the likeliest tokens after each text; logits are (models, texts, vocabulary)."""
+        names = ("",) if logits.shape[1] == 1 else ("first: ", "second: ")
+        for i, name in enumerate(names):
+            probabilities = logits[:, i].softmax(dim=-1)
+            for answer in _ranked(probabilities, self._token_name, _NEXT_TOKENS):
+                yield {**answer, "name": f"{name}next {answer['name']}"}
 
     def _classes(self, logits: Tensor) -> list[Answer]:
         """Return the likeliest classes or labels, or a regression's numbers.
@@ -397,20 +441,23 @@ def _n_tokens(row: Row, stack: str) -> int:
     return len(row.ids)
 
 
-def _ranked(probabilities: Tensor, name: Callable[[int], object]) -> list[Answer]:
+def _ranked(
+    probabilities: Tensor, name: Callable[[int], object], n_guesses: int = _GUESSES
+) -> list[Answer]:
     """List the likeliest classes or words of the full model and of the one with heads off.
 
     ``probabilities`` are (models, outputs); ``name`` names an output by its index.
     """
-    n_listed = min(_GUESSES, probabilities.shape[-1])
+    n_listed = min(n_guesses, probabilities.shape[-1])
     likeliest = probabilities[:2].topk(n_listed, dim=-1).indices  # [full and off, n_listed]
     outputs = dict.fromkeys(likeliest.flatten().tolist())  # each once, the full model's first
-    return [_numbers(visible(name(i)), probabilities[:, i].tolist()) for i in outputs]
+    answers = [_numbers(visible(name(i)), probabilities[:, i].tolist()) for i in outputs]
+    return [{**answer, "unit": "probability"} for answer in answers]
 
 
 def _answer(name: str, full: str, off: str, random: str) -> Answer:
     """Make an answer of texts."""
-    return {"name": name, "full": full, "off": off, "random": random}
+    return {"name": name, "full": full, "off": off, "random": random, "unit": ""}
 
 
 def _numbers(name: str, values: Sequence[float]) -> Answer:

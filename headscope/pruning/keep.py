@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from headscope.artefacts.saving import whole_folder, write_model
-from headscope.artefacts.sentence_transformers import check_embeds
+from headscope.artefacts.sentence_outputs import check_embeds
 from headscope.core.errors import ArtefactError, HeadscopeError, reason
 from headscope.core.rounding import tied
 from headscope.models.load.loading import load

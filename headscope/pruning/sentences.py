@@ -112,7 +112,10 @@ def verdict(result: PruneResult) -> str:
 
 
 def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
-    """Say how near the embeddings stay; the full model's cosine to itself is 1 by definition."""
+    """Say how near the embeddings stay; the full model's cosine to itself is 1 by definition.
+
+    Of a causal language model also how far its predictions of next tokens go.
+    """
     metric = result.metric
     kind = "draws" if point.draws else "95%"
     control = ""
@@ -123,8 +126,21 @@ def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
     return (
         f"With {len(point.heads_removed)} of {result.n_heads} heads removed ({_by(curve)}) "
         f"embeddings stay at a cosine of {number(point.value.value, metric)} to the full model's "
-        f"({kind}: {span(point.value, metric)}){control}."
+        f"({kind}: {span(point.value, metric)}){control}.{_next_tokens(result, point)}"
     )
+
+
+def _next_tokens(result: PruneResult, point: Point) -> str:
+    """Say how far a causal language model's predictions go from the whole one's; else nothing."""
+    divergence = (point.metrics or {}).get("kl")
+    if divergence is None or not writes_next_tokens(result):
+        return ""
+    return f" Its next tokens differ by a KL divergence of {number(divergence, 'kl')} nats."
+
+
+def writes_next_tokens(result: PruneResult) -> bool:
+    """Whether the model is a causal language model, whose outputs were compared too."""
+    return result.stack == "decoder" and "kl" in result.baseline.metrics
 
 
 def _search_verdict(result: PruneResult, search: MaxDrop, curve: Curve, point: Point) -> str:
@@ -169,11 +185,19 @@ def _refusal(test: TestedCount, metric: str) -> str:
 
 
 def _before_and_after(result: PruneResult, point: Point) -> str:
-    """Write the metric with all heads and at a point: ``Spearman 82.03 -> 83.10``."""
+    """Write the metric with all heads and at a point: ``Spearman 82.03 -> 83.10``.
+
+    Beside the loss of a causal language model stands its perplexity.
+    """
     metric = result.metric
     full = number(result.baseline.value.value, metric)
     value = number(point.value.value, metric)
-    return f"{SHORT_NAMES.get(metric, metric)} {full} -> {value}"
+    values = f"{SHORT_NAMES.get(metric, metric)} {full} -> {value}"
+    before = result.baseline.metrics.get("perplexity")
+    after = (point.metrics or {}).get("perplexity")
+    if metric == "nll" and before is not None and after is not None:
+        values += f" (perplexity {before:.2f} -> {after:.2f})"
+    return values
 
 
 def _by(curve: Curve) -> str:

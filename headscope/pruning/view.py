@@ -20,6 +20,7 @@ from headscope.pruning.sentences import (
     speed_sentence,
     stacks_sentence,
     verdict,
+    writes_next_tokens,
 )
 from headscope.pruning.survivors import survivors
 from headscope.pruning.tables import (
@@ -108,6 +109,8 @@ def _run_lines(result: PruneResult) -> str:
         lines.append("        Layers share their weights: a head is removed from all of them.")
     lines += _stack_line(result)
     lines.append(f"Task    {result.task}: {METRIC_NAMES[metric]}")
+    if result.task == "fidelity" and writes_next_tokens(result):
+        lines.append("        How well it predicts the tokens of a text, --task lm measures.")
     lines += _pooling_line(result)
     counts = f"{data.examples:,} examples, {data.skipped:,} skipped"
     drawn = f"; {data.drawn}" if data.drawn else ""

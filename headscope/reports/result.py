@@ -75,6 +75,19 @@ class Insight:
 
 
 @dataclass(frozen=True)
+class WithoutSinks:
+    """A causal model with the labelled heads that have another role than first-token sink.
+
+    Removing a sink moves every state, so that keeping it may matter whatever it does.
+    """
+
+    kept: int  # Heads
+    value: float | None  # As in :class:`KeptRoles`, like the next two
+    difference_ci: tuple[float, ...] | None
+    random: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class KeptRoles:
     """The model with only the heads of some roles, against as many heads drawn at random."""
 
@@ -98,6 +111,8 @@ class KeptRoles:
     #: drawn of these (2**53 stands for more). None where no random set was drawn.
     sets: int | None = None
     units: int = 0  # Independent units among the examples: examples, or clusters of them
+    counts: dict[str, int] = field(default_factory=dict)  # Heads that have each of the roles
+    without_sinks: WithoutSinks | None = None  # None where no kept head is a sink
 
 
 @dataclass(frozen=True, repr=False)

@@ -73,7 +73,7 @@ def _unnamed_head(loaded: LoadedModel, task: str | None) -> str | None:
     if task == "mlm" and weights is not None and weights.unread:
         return "mlm"
     # Of a decoder the unembedding is often the embedding, and then no weight of its own.
-    return "causal" if task == "lm" and loaded.stacks == ("decoder",) else None
+    return "causal" if task in ("lm", "lm-accuracy") and loaded.stacks == ("decoder",) else None
 
 
 def need_tokenizer(loaded: LoadedModel, command: str) -> None:

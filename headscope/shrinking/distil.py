@@ -263,9 +263,9 @@ class Lesson:
             states, _ = self._full_model.run(*batch.inputs, select=one_position)
         full_states = at_masks(batch, states)
 
-        def read(logits: Tensor, part: slice) -> Tensor:
+        def read(logits: Tensor, positions: slice) -> Tensor:
             with torch.no_grad():
-                expected = self._full_model.logits_of(full_states[part])
+                expected = self._full_model.logits_of(full_states[positions])
             return HeadOutputs.CHOICE.distance(expected.float(), logits.float())
 
         select = InSlices(partial(at_masks, batch), read)

@@ -20,7 +20,7 @@ import torch
 
 from headscope.artefacts.onnx_graph import check_exportable
 from headscope.artefacts.saving import whole_folder, write_model
-from headscope.artefacts.sentence_transformers import check_embeds
+from headscope.artefacts.sentence_outputs import check_embeds
 from headscope.core.errors import ArtefactError, InputError
 from headscope.core.saved_config import MANIFEST
 from headscope.data.examples import read_texts

@@ -1,8 +1,9 @@
-"""The nine tasks that a model is measured by, behind one interface, and what each needs.
+"""The tasks that a model is measured by, behind one interface, and what each needs.
 
 ========================  ==========================================================================
 ``fidelity``              any text
 ``mlm``                   any text, and a masked language model
+``lm``, ``lm-accuracy``   any text, and a causal language model
 ``classification``        labelled sentences or pairs, and a model with that head
 ``similarity``            pairs with a gold score
 ``retrieval``             queries and documents with their relevance

@@ -84,10 +84,10 @@ class Distance:
 
         return Joined(partial(at_masks, batch), reference_states, reference_logits)
 
-    def _divergence(self, reference_states: Tensor, logits: Tensor, part: slice) -> Tensor:
-        """Return how far logits (n, classes) are from the reference's at its states' ``part``."""
+    def _divergence(self, reference_states: Tensor, logits: Tensor, positions: slice) -> Tensor:
+        """Return how far logits (n, classes) are from the reference's at these positions."""
         with torch.no_grad():
-            reference = self._reference.logits_of(reference_states[part])
+            reference = self._reference.logits_of(reference_states[positions])
         return self.head_outputs.distance(wide(reference), wide(logits))
 
     def measure(

@@ -27,7 +27,7 @@ from headscope.stats.metrics import Outputs, ratio_of, token_rate
 from headscope.tasks.base import Taken, TokenTask
 from headscope.tasks.loss_batches import LossBatch
 from headscope.tasks.positions import at_masks, by_row, mean_by_row, need_logits
-from headscope.tasks.text_rows import windows
+from headscope.tasks.text_rows import tokenised, windows
 
 WINDOW = 128  # Tokens of a window, special tokens included.
 WINDOWS = 128  # Windows that are read, unless they are limited.
@@ -44,8 +44,8 @@ def perplexity(outputs: Outputs, counts: Array) -> Array:
 class NextToken(TokenTask):
     """Mean negative log-likelihood (nats) of the next token, its perplexity, and right guesses.
 
-    An example is a window of running text. Its special tokens are read and not predicted, and
-    neither is a first token with nothing before it.
+    An example is a window of running text, or a sentence where texts stand apart, as in a treebank.
+    Special tokens are read and not predicted, and neither is a first token with nothing before it.
     """
 
     name = "lm"
@@ -61,24 +61,31 @@ class NextToken(TokenTask):
     }
 
     def _take(self, examples: Examples, loaded: LoadedModel) -> Taken:
-        """Cut running text into windows, and ask for the next token throughout."""
+        """Cut running text into windows, or take each sentence; ask for every next token."""
         if loaded.stacks != ("decoder",):
             raise InputError(
                 f"{loaded.name} sees later tokens too, so it has no next token to predict; choose "
                 "the task fidelity, or give a causal language model."
             )
-        rows = windows(
-            loaded, examples, examples.first, length=WINDOW, count=self._limit or WINDOWS
-        )
+        if examples.apart:
+            texts = examples.draw(self._limit, self._seed).first
+            rows, _ = tokenised(loaded, texts)
+            n_before = len(texts)
+        else:
+            count = self._limit or WINDOWS
+            rows = windows(loaded, examples, examples.first, length=WINDOW, count=count)
+            n_before = len(rows)
+        rows = [row_of_next_tokens(row) for row in rows]
+        self._longest = max(len(row.before_next) for row in rows)
         #: Of each row, tokens that the whole model itself might write; empty until they are drawn.
         self._drawn: dict[int, Tensor] = {}
-        return [row_of_next_tokens(row) for row in rows], len(rows), len(rows)
+        return rows, len(rows), n_before
 
     def _select(self, batch: Padded) -> InSlices:
         """Read each position's negative log-likelihood, and the likeliest token."""
 
-        def read(logits: Tensor, part: slice) -> Tensor:
-            nll = F.cross_entropy(wide(logits), batch.gold[part], reduction="none")
+        def read(logits: Tensor, positions: slice) -> Tensor:
+            nll = F.cross_entropy(wide(logits), batch.gold[positions], reduction="none")
             return torch.stack([nll, logits.argmax(dim=-1).to(nll)], dim=1)
 
         return InSlices(partial(at_masks, batch), read)
@@ -111,7 +118,7 @@ class NextToken(TokenTask):
         in the mean over draws. All log-probabilities of a position would be the vocabulary's size,
         and most of them say how unlikely an unlikely token is.
         """
-        table = by_row(batch, -need_logits(logits))
+        table = by_row(batch, -need_logits(logits), self._longest)
         counts = torch.bincount(batch.masked[0], minlength=len(batch.index))
         return table / counts.clamp(min=1).sqrt()[:, None].to(table)
 
@@ -127,7 +134,7 @@ class NextToken(TokenTask):
         """Draw a token by the whole model's probabilities at each position, by row."""
         generator = torch.Generator(loaded.device).manual_seed(self._seed % 2**64)
 
-        def draw(logits: Tensor, part: slice) -> Tensor:
+        def draw(logits: Tensor, positions: slice) -> Tensor:
             p = wide(logits).softmax(dim=-1)
             return torch.multinomial(p, 1, generator=generator)[:, 0]
 
@@ -153,7 +160,7 @@ class NextTokenAccuracy(NextToken):
 def _losses(batch: Padded, tokens: Tensor) -> InSlices:
     """Read the negative log-likelihood of one token at each predicted position."""
 
-    def read(logits: Tensor, part: slice) -> Tensor:
-        return F.cross_entropy(wide(logits), tokens[part], reduction="none")
+    def read(logits: Tensor, positions: slice) -> Tensor:
+        return F.cross_entropy(wide(logits), tokens[positions], reduction="none")
 
     return InSlices(partial(at_masks, batch), read)

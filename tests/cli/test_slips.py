@@ -43,7 +43,7 @@ SLIPS: dict[str, list[Row]] = {
     ],
     "attribute": [
         ("'the cat' --data x.csv", "give one of them", 2),
-        ("'the cat' --against 'a dog'", "give two texts", 2),
+        ("'the cat' --against 'a dog'", "give two texts"),
         (["the cat", "cat " * 63], "longer than the 64 tokens"),
     ],
     "insights": [("--skip transfers", "no section 'transfers' to skip", 2)],

@@ -24,11 +24,12 @@ from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.certificate.whole_runs import largest_gap
 from headscope.models.layouts.disentangled import bucketed
-from headscope.models.layouts.positions import relative_terms, rotary
+from headscope.models.layouts.positions import relative_terms
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe, probes
+from headscope.models.run.rotations import rotations
 from headscope.models.run.routing import Router, routed
 
 
@@ -143,11 +144,11 @@ def test_settings_that_cannot_be_covered_are_refused(name, changes, said):
 ROTARY = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert", "esm", "roformer")
 
 
-def test_rank_covers_what_has_neither_rotation_nor_relative_terms():
+def test_rank_knows_what_has_rotation_and_what_has_relative_terms():
     for name, family in BY_NAME.items():
         model = tiny(name)
         turns = family.kind in ROTARY and name != "esm, absolute"
-        assert rotary(model) == turns, name
+        assert bool(rotations(headscope.wrap(model))) == turns, name
         relative = family.kind in ("mpnet", "t5", "mt5", "umt5") or (
             "deberta" in name and not name.endswith(("plain", "listed", "no term"))
         )

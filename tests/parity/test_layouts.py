@@ -178,7 +178,7 @@ def test_layer_norm_after_pooling_and_an_embedding_that_differs(tmp_path, monkey
     failed = headscope.validate(loaded)
     assert not failed.passed
     assert failed.reasons[0].startswith("embeddings differ from those of SentenceTransformer")
-    monkeypatch.setattr("headscope.artefacts.sentence_transformers.find_spec", lambda name: None)
+    monkeypatch.setattr("headscope.artefacts.sentence_outputs.find_spec", lambda name: None)
     without = headscope.validate(loaded)
     assert without.passed
     assert "sentence-transformers is not installed" in str(without.embedding)

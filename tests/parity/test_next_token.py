@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from derivatives import check_derivatives
+from families import BY_NAME, Family
 from scipy import stats
 from tiny_models import VOCABULARY, framed_tokenizer, tiny_bert, write_tiny
 from torch import Tensor
@@ -34,6 +35,13 @@ SIZES: dict[str, Any] = {
     **{"max_position_embeddings": 64, "initializer_range": 0.3},
     **{"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
 }
+
+
+def _writes(family: Family) -> bool:
+    """Whether a family predicts the next token."""
+    return family.stacks == ("decoder",) and family.kind != "xlm"
+
+
 Open = Callable[..., tuple[LoadedModel, Task]]
 
 
@@ -197,25 +205,17 @@ def test_e_is_the_divergence_to_second_order(opened) -> None:
     assert float(torch.cat(moved).mean() / torch.cat(expected).mean()) == pytest.approx(1, abs=0.05)
 
 
-@pytest.mark.parametrize("kind", ["llama", "opt", "gemma2", "gpt_neox", "granite"])
-def test_a_head_reads_states_as_its_network_does(kind: str) -> None:
+@pytest.mark.parametrize("name", [name for name in BY_NAME if _writes(BY_NAME[name])])
+def test_a_head_reads_states_as_its_network_does(name: str) -> None:
     """Also where logits are capped or scaled, or the base model has a decoder inside."""
-    extra = {
-        "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-        "gemma2": {"head_dim": 8, "final_logit_softcapping": 2.0},
-        "granite": {"logits_scaling": 3.0},
-    }
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, **SIZES, **extra.get(kind, {}))
-    network = AutoModelForCausalLM.from_config(config).eval()
+    network = BY_NAME[name].model(auto=AutoModelForCausalLM)
     ids = torch.tensor([[5, 9, 7, 30], [8, 6, 11, 40]])
     with torch.no_grad():
         expected = network(ids).logits
-        states, logits = task_heads.run_with_task_head(
-            network, network.base_model, {"input_ids": ids}
-        )
-        torch.testing.assert_close(logits, expected)
-        read = task_heads.logits_of_states(network, network.base_model, states.flatten(0, 1))
+        base = network.base_model
+        states, logits = task_heads.run_with_task_head(network, base, {"input_ids": ids})
+        read = task_heads.logits_of_states(network, base, states.flatten(0, 1))
+    torch.testing.assert_close(logits, expected)
     torch.testing.assert_close(read, expected.flatten(0, 1))
 
 
@@ -227,3 +227,24 @@ def test_refused(opened, tmp_path: Path) -> None:
     loaded, _ = opened("gpt2")
     with pytest.raises(CorpusError, match="not enough text for two windows of 64 tokens"):
         make_task("lm", task.data.pick([0, 1]), loaded)
+
+
+def test_sentences_that_stand_apart(folders, opened, tmp_path: Path) -> None:
+    """Each is read alone, and all tokens count alike, whatever the length of its sentence."""
+    table = tmp_path / "texts.jsonl"
+    table.write_text("\n".join(f'{{"text": "{line}"}}' for line in LINES))
+    loaded, _ = opened("llama")
+    task = make_task("lm", read_examples("lm", table), loaded)
+    tokenizer = framed_tokenizer("[CLS] $A")
+    network = AutoModelForCausalLM.from_pretrained(folders["llama"], dtype=torch.float64)
+    nll = []
+    for line in LINES:
+        ids = torch.tensor([tokenizer(line).input_ids])
+        with torch.no_grad():
+            log_p = network(ids).logits[0].log_softmax(-1)
+        nll += [-float(log_p[i, ids[0, i + 1]]) for i in range(ids.shape[1] - 1)]
+    assert (task.n_examples, task.skipped) == (len(LINES), 0)
+    assert task.value(task.outputs(loaded)) == pytest.approx(np.mean(nll), rel=1e-6)
+    widths = {batch.embed(batch.gates()).shape[1] for batch in task.loss_batches(loaded)}
+    assert len(widths) == 1  # of all batches alike
+    assert make_task("lm", task.data, loaded, limit=2).n_examples == 2

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 import headscope
-from headscope.artefacts.sentence_transformers import check_embeds
+from headscope.artefacts.sentence_outputs import check_embeds
 from headscope.core.errors import ArtefactError, CheckpointError
 from headscope.models.run.loaded import LoadedModel
 

@@ -21,7 +21,7 @@ import headscope
 from headscope import rank
 from headscope.analyses.rank.distances import distances_sentence
 from headscope.analyses.rank.result import HeadRank, LayerRank, RankResult
-from headscope.core.errors import InputError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.heads import layer_name
 from headscope.models.layouts.layout import AttentionSite, Step
 from headscope.models.layouts.steps import Rotation, with_gains
@@ -42,16 +42,12 @@ def llama(**changes: Any) -> Any:
     return AutoModel.from_config(config).double().eval()
 
 
-def model_of(name: str) -> Any:
-    return llama() if name == "llama" else BY_NAME[name].model("float64")
+def halves(width: int) -> list[tuple[int, int]]:
+    return [(i, i + width // 2) for i in range(width // 2)]
 
 
-def halves(d_head: int) -> list[tuple[int, int]]:
-    return [(i, i + d_head // 2) for i in range(d_head // 2)]
-
-
-def neighbours(d_head: int) -> list[tuple[int, int]]:
-    return [(i, i + 1) for i in range(0, d_head, 2)]
+def neighbours(width: int) -> list[tuple[int, int]]:
+    return [(i, i + 1) for i in range(0, width, 2)]
 
 
 def rotation(pairs: list[tuple[int, int]], angles: Any, d_head: int, distance: int) -> Matrix:
@@ -64,21 +60,37 @@ def rotation(pairs: list[tuple[int, int]], angles: Any, d_head: int, distance: i
     return turned
 
 
-def angles_of(name: str, model: Any, layer: int) -> Any:
-    """The angles of a head's planes in one layer, found where the modelling code keeps them."""
-    if name.startswith("roformer"):
-        return [10000.0 ** (-2 * i / 8) for i in range(4)]
-    if name == "modernbert":
-        return getattr(model.rotary_emb, f"{model.config.layer_types[layer]}_inv_freq")
+def turns_of(name: str, model: Any, layer: int) -> tuple[list[tuple[int, int]], Any] | None:
+    """The planes of a head in one layer and their angles, where the modelling code has them."""
+    if name.startswith(("roformer", "gptj")):
+        width = 8 if name.startswith("roformer") else 4
+        return neighbours(width), [10000.0 ** (-2 * i / width) for i in range(width // 2)]
+    if name == "smollm3" and not model.config.no_rope_layers[layer]:
+        return None
     module = model.rotary_embeddings if name == "esm" else model.rotary_emb
-    return module.inv_freq
+    if hasattr(module, "inv_freq"):
+        angles = module.inv_freq
+    else:
+        angles = getattr(module, f"{model.config.layer_types[layer]}_inv_freq")
+    return halves(2 * len(angles)), angles
 
 
-def weights_of(site: AttentionSite) -> tuple[Matrix, Matrix]:
-    """W_Q and W_K by head, (n_heads, d_model, d_head), cut out of the stored maps by hand."""
+def weights_of(name: str, site: AttentionSite) -> tuple[Matrix, Matrix]:
+    """W_Q and W_K by head, (n_heads, d_model, d_head), with what the layer's norms do to them."""
     d = site.d_head
     query = site.projections.q.weight.detach().double().numpy()
     key = site.projections.k.weight.detach().double().numpy()
+    norms = [getattr(site.module, f"{side}_norm", None) for side in "qk"]
+    if name == "phi":
+        norms = [site.module.q_layernorm, site.module.k_layernorm]
+        query = query - query.reshape(-1, d, query.shape[1]).mean(1).repeat(d, 0)
+        key = key - key.reshape(-1, d, key.shape[1]).mean(1).repeat(d, 0)
+    if norms[0] is not None:
+        gains = [norm.weight.detach().double().numpy() for norm in norms]
+        if name.startswith("gemma3"):
+            gains = [1 + gain for gain in gains]
+        query = query * np.tile(gains[0], len(query) // len(gains[0]))[:, None]
+        key = key * np.tile(gains[1], len(key) // len(gains[1]))[:, None]
     n_heads = len(query) // d
     group = n_heads // (len(key) // d)
     queries = [query[h * d : (h + 1) * d].T for h in range(n_heads)]
@@ -105,54 +117,77 @@ def check_range(found: DistanceRange, forwards: list[Matrix], backwards: list[Ma
     assert near(found.asymmetry_high, max(gaps), 1e-3)
 
 
-FAMILIES = ("eurobert, shared keys", "eurobert, one key", "nomic_bert", "nomic_bert, far", "gte")
-MORE = ("jina_embeddings_v3", "esm", "modernbert", "roformer", "roformer, rotated values", "llama")
+ENCODERS = (
+    *("eurobert, shared keys", "eurobert, one key", "nomic_bert", "nomic_bert, far", "gte"),
+    *("jina_embeddings_v3", "esm", "modernbert", "roformer", "roformer, rotated values"),
+)
+#: Two heads share keys; gpt_neox, phi and gptj turn a part of each head.
+DECODERS = (
+    *("llama", "qwen2", "gemma2", "smollm3", "phi3", "modernbert-decoder", "gpt_neox", "gptj"),
+    *("falcon, one key", "falcon, shared keys"),
+)
+#: Queries and keys are normed: of each head (qwen3, gemma3, phi), or of all heads together.
+NORMED = ("qwen3", "gemma3_text", "gemma3_text, both directions", "phi", "olmo2", "olmoe")
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *MORE])
+@pytest.mark.parametrize("name", [*ENCODERS, *DECODERS, *NORMED])
 def test_every_distance_is_that_of_the_dense_product(name):
-    model = model_of(name)
+    model = BY_NAME[name].model("float64")
     loaded = headscope.wrap(model)
-    result = rank(loaded, **BRIEF)
-    pairs = neighbours(8) if name.startswith("roformer") else halves(8)
-    assert result.rotates
+    result = rank(loaded, validate=False, **BRIEF)
     assert result.turns_values == (name == "roformer, rotated values")
     for site in loaded.sites:
-        queries, keys = weights_of(site)
-        angles = angles_of(name, model, site.layer)
-        turns = {D: rotation(pairs, angles, 8, D) for D in (0, *DISTANCES)}
-        backs = {D: rotation(pairs, angles, 8, -D) for D in DISTANCES}
-        forwards = [queries @ turns[D] @ keys.transpose(0, 2, 1) for D in DISTANCES]
-        backwards = [queries @ backs[D] @ keys.transpose(0, 2, 1) for D in DISTANCES]
+        queries, keys = weights_of(name, site)
+        layer = result.layers[site.row]
         heads = [head for head in result.heads if head.layer == site.layer]
         for head in heads:
             at_0 = dense(queries[head.head], keys[head.head])
             sigma = singular_values(at_0, 8)
-            np.testing.assert_allclose(head.qk.singular_values, sigma, rtol=1e-9)
-            assert head.asymmetry == pytest.approx(dense_asymmetry(at_0), rel=1e-9)
+            found = np.array(head.qk.singular_values)
+            # A norm's epsilon is in what is measured of its gain.
+            np.testing.assert_allclose(found / found[0], sigma / sigma[0], rtol=1e-6, atol=1e-9)
+            assert head.asymmetry == pytest.approx(dense_asymmetry(at_0), rel=1e-6)
+        n_keys = len(site.projections.k.weight) // 8
+        sigma = singular_values(sum(map(dense, queries, keys)), min(32, n_keys * 8))
+        found = np.array(layer.qk.singular_values)
+        np.testing.assert_allclose(found / found[0], sigma / sigma[0], rtol=1e-6, atol=1e-9)
+        assert layer.shared_keys == (None if n_keys == 4 else n_keys)
+        assert layer.qk_gains == (name in NORMED)
+        turns = turns_of(name, model, site.layer)
+        assert (turns is None) == (layer.over_distances is None)
+        if turns is None:
+            continue
+        R = {D: rotation(*turns, 8, D) for D in DISTANCES}
+        back = {D: rotation(*turns, 8, -D) for D in DISTANCES}
+        forwards = [queries @ R[D] @ keys.transpose(0, 2, 1) for D in DISTANCES]
+        backwards = [queries @ back[D] @ keys.transpose(0, 2, 1) for D in DISTANCES]
+        for head in heads:
             check_range(
                 head.over_distances,
                 [products[head.head] for products in forwards],
                 [products[head.head] for products in backwards],
                 rank=8,
             )
-        layer = result.layers[site.row]
-        n_keys = len(site.projections.k.weight) // 8
-        sigma = singular_values(sum(map(dense, queries, keys)), n_keys * 8)
-        np.testing.assert_allclose(layer.qk.singular_values, sigma, rtol=1e-8, atol=1e-12)
-        assert layer.shared_keys == (None if n_keys == 4 else n_keys)
         check_range(
             layer.over_distances,
             [products.sum(0) for products in forwards],
             [products.sum(0) for products in backwards],
-            rank=n_keys * 8,
+            rank=min(32, n_keys * 8),
         )
+
+
+@pytest.mark.parametrize("name", ["bloom", "falcon, by distance", "gpt_neo", "opt", "gpt2"])
+def test_decoders_without_rotation_have_no_range(name):
+    result = rank(BY_NAME[name].model(), validate=False, **BRIEF)
+    assert not result.rotates
+    assert len(result.not_covered) == (name.startswith(("bloom", "falcon")))
+    assert {head.over_distances for head in result.heads} == {None}
 
 
 @pytest.mark.parametrize("name", ["eurobert, shared keys", "roformer", "modernbert", "llama"])
 def test_the_products_are_the_scores_of_transformers_own_run(name):
     """log P differs between two keys as x_i W_Q R(i - j) W_K^T x_j^T does, times the scale."""
-    model = model_of(name)
+    model = BY_NAME[name].model("float64")
     for module in model.modules():  # the scores' other terms
         for bias in (getattr(module, map_name, None) for map_name in ("query", "key")):
             if isinstance(bias, torch.nn.Linear):
@@ -305,20 +340,40 @@ def test_angles_are_exact_whatever_the_models_dtype():
         for planes in rotations(headscope.wrap(model)).values():
             assert torch.equal(planes.angle, expected)
     table_only = headscope.wrap(BY_NAME["roformer"].model("bfloat16"))
-    with pytest.raises(InputError, match=r"rounded to bfloat16.*--dtype float32"):
+    with pytest.raises(InputError, match=r"rounded to bfloat16.*dtype=.float32"):
         rank(table_only, validate=False, **BRIEF)
 
 
 def test_shared_projections_are_refused():
-    with pytest.raises(InputError, match=r"rotates queries and keys.*no place for"):
+    with pytest.raises(UnsupportedModelError, match=r"rotates queries and keys.*no place for"):
         rank(headscope.wrap(llama(), tiny_tokenizer(40)), share_projections=[4], **BRIEF)
 
 
-def test_a_model_without_some_heads_keeps_the_ranges_of_the_others():
-    loaded = headscope.wrap(BY_NAME["eurobert, shared keys"].model("float64"))
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+def test_the_gain_of_an_rmsnorm_before_a_layer_is_folded_where_it_is_asked_for(name):
+    model = BY_NAME[name].model("float64")
+    norm = model.layers[1].input_layernorm
+    torch.nn.init.normal_(norm.weight)
+    gain = norm.weight.detach() + (name == "gemma")
+    plain = rank(headscope.wrap(model), validate=False, **BRIEF)
+    folded = rank(headscope.wrap(model), fold_layernorm=True, validate=False, **BRIEF)
+    with torch.no_grad():
+        model.layers[1].self_attn.q_proj.weight *= gain
+        model.layers[1].self_attn.k_proj.weight *= gain
+    by_hand = rank(headscope.wrap(model), validate=False, **BRIEF)
+    assert [layer.folded for layer in folded.layers] == [True] * 3
+    for ours, expected, before in zip(folded.heads, by_hand.heads, plain.heads, strict=True):
+        if ours.layer == 1:
+            assert ours.qk.stable_rank == pytest.approx(expected.qk.stable_rank, rel=1e-5)
+            assert ours.qk.stable_rank != pytest.approx(before.qk.stable_rank, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["eurobert, shared keys", "olmo2", "qwen3", "falcon, shared keys"])
+def test_a_model_without_some_heads_keeps_the_ranges_of_the_others(name):
+    loaded = headscope.wrap(BY_NAME[name].model("float64"))
     compact = headscope.remove_heads(loaded, [(0, 1), (1, 0), (1, 1)])
-    full = {head.name: head for head in rank(loaded, **BRIEF).heads}
-    rest = rank(compact, **BRIEF)
+    full = {head.name: head for head in rank(loaded, validate=False, **BRIEF).heads}
+    rest = rank(compact, validate=False, **BRIEF)
     assert [layer.shared_keys for layer in rest.layers] == [2, 1, 2]
     for head in rest.heads:
         same: HeadRank = full[head.name]
@@ -326,7 +381,7 @@ def test_a_model_without_some_heads_keeps_the_ranges_of_the_others():
         low = same.over_distances.stable_rank_low
         assert head.over_distances.stable_rank_low == pytest.approx(low, rel=1e-9)
     uneven: LayerRank = rest.layers[0]
-    w = compact.sites[0].weights()
+    w = compact.sites[0].folded(compact.sites[0].weights())
     products = map(dense, w.W_Q.detach(), w.W_K.detach())
     sigma = singular_values(sum(products), 16)
     np.testing.assert_allclose(uneven.qk.singular_values, sigma, rtol=1e-8)

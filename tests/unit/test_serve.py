@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
-from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer, write_tiny
 from torch.nn import functional as F
 
 import headscope
@@ -83,6 +83,33 @@ def test_a_masked_token_is_guessed_with_a_second_text_beside_it(shared):
     answered = ask(["Paris is the [MASK] of France.", "Nobody knew."], ["L0H0"])
     assert [len(text["tokens"]) for text in answered["texts"]] == [9, 5]
     assert all(0 < float(answer["full"]) < 1 for answer in answered["answers"])
+
+
+def test_next_tokens_have_the_probabilities_of_the_model_without_the_head(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    folder = write_tiny(tmp_path / "m", "gpt2")  # whose tokenizer puts [SEP] behind a text
+    ask = Answers(open_for_tasks(str(folder)))
+    texts = ["the cat sat on", "she ran"]
+    answered = ask(texts, ["decoder:L1H2"])
+    network = AutoModelForCausalLM.from_pretrained(folder).eval()
+    for removed, key in ((False, "full"), (True, "off")):
+        if removed:
+            network.transformer.h[1].attn.c_proj.weight.data[8:12] = 0
+        for text, name in zip(texts, ("first", "second"), strict=True):
+            ids = [VOCABULARY.index(word) for word in text.split()]
+            with torch.no_grad():
+                shares = network(torch.tensor([ids])).logits[0, -1].softmax(-1)
+            shown = {
+                answer["name"].removeprefix(f"{name}: next "): float(answer[key])
+                for answer in answered["answers"]
+                if answer["name"].startswith(name)
+            }
+            expected = {token: float(shares[VOCABULARY.index(token)]) for token in shown}
+            assert shown == pytest.approx(expected, abs=6e-4)
+            assert VOCABULARY[int(shares.argmax())] in shown
+    assert {answer["unit"] for answer in answered["answers"]} == {"probability"}
+    assert [len(text["tokens"]) for text in answered["texts"]] == [4, 2]
 
 
 def classifier(folder, **config):

@@ -26,8 +26,9 @@ else:
     Classification = Path
 
 #: What can be taken apart: the cosine of two texts' embeddings, a logit of a classifier, the logit
-#: of a token at the mask, or the mean logit of the tokens of what an encoder-decoder should write.
-KINDS = ("cosine", "class", "token", "target")
+#: of a token at the mask, the logit of the token after a text, or the mean logit of the tokens of
+#: what an encoder-decoder should write.
+KINDS = ("cosine", "class", "token", "next", "target")
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,10 @@ class AttributeOptions(RunOptions):
     """Find the heads that made one output: each head's part of it, and what removing it changes.
 
     The output is the cosine of two texts (or the difference of two cosines), the logit of a class,
-    of the token at a mask, or, for an encoder-decoder, the mean logit of its target's tokens. The
-    parts of heads, feed-forward networks, embeddings and biases add up to it exactly; a sum that is
-    not the output ends with exit code 3.
+    of the token at a mask, of the token that a causal language model predicts after a text (or the
+    difference of two), or, for an encoder-decoder, the mean logit of its target's tokens. The parts
+    of heads, feed-forward networks, embeddings and biases add up to it exactly; a sum that is not
+    the output ends with exit code 3.
 
     Examples
     --------
@@ -53,6 +55,7 @@ class AttributeOptions(RunOptions):
         'headscope attribute demo "A man plays." "Music." --against Rain',
         "headscope attribute demo --data stsb-test.csv --limit 200 -o out/",
         'headscope attribute ./my-classifier "A dull film."',
+        'headscope attribute ./my-decoder "The capital of France is" --target " Paris"',
         'headscope attribute ./my-translator "Guten Tag." --target "Good day."',
     )
 
@@ -79,8 +82,8 @@ class AttributeOptions(RunOptions):
         str | None,
         Option(
             help="The output that is taken apart. Default: a classifier's class, a masked token "
-            "where the text has a mask, what an encoder-decoder writes for one text, else the "
-            "cosine of two texts.",
+            "where the text has a mask, the token that a causal language model predicts after one "
+            "text, what an encoder-decoder writes for one text, else the cosine of two texts.",
             choices=KINDS,
         ),
     ] = None
@@ -91,8 +94,9 @@ class AttributeOptions(RunOptions):
     target: Annotated[
         str | None,
         Usual(
-            help="What an encoder-decoder should write for the text: the mean logit of its tokens, "
-            "end token included. Default: what the model writes.",
+            help="The token after the text, with its space (' Paris'); for an encoder-decoder what "
+            "it should write: the mean logit of its tokens, end token included. Default: what the "
+            "model predicts, or writes.",
             metavar="TEXT",
         ),
     ] = None
@@ -103,7 +107,8 @@ class AttributeOptions(RunOptions):
     against: Annotated[
         str | None,
         Usual(
-            help="A third text: the output is the cosine with the second minus that with this one.",
+            help="A third text: the output is the cosine with the second minus that with this one; "
+            "after one text another token, whose logit is taken off the target's.",
             metavar="TEXT",
         ),
     ] = None
@@ -170,13 +175,14 @@ class AttributeOptions(RunOptions):
                     )
         if self.data is None and self.limit is not None:
             raise OptionError("$limit counts examples of $data; give $data, or leave $limit out.")
-        if self.against is not None and self.second is None:
-            raise OptionError("$against compares a third text with the second; give two texts.")
+        if self.against is not None and self.first is None:
+            raise OptionError("$against compares one output of a text with another; give a text.")
         if self.first is None and (self.target is not None or self.at is not None):
             raise OptionError("$target is what is written for a text; give that text too.")
         for name in ("first", "second", "target", "against"):
             text = getattr(self, name)
-            if text is not None and not text.strip():
+            may_be_spaces = self.second is None and name in ("target", "against")
+            if text is not None and not (text if may_be_spaces else text.strip()):
                 raise OptionError("A text is empty; give at least one word.")
 
     @property

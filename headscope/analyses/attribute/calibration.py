@@ -1,7 +1,9 @@
 """Calibration text, and the mean output z of every head on it.
 
 Where a head is removed "with its mean left", its z becomes its mean over these texts: one mean for
-ordinary tokens and one for special tokens. They share no sentence with what is taken apart.
+ordinary tokens and one for special tokens. The first token of a text that a causal model reads
+counts as special: heads park their attention there, as elsewhere on [CLS] (arXiv:2309.17453). These
+texts share no sentence with what is taken apart.
 
 A ``Row`` is one tokenised text; a ``PairRow`` a source with the target that a decoder writes.
 """
@@ -161,13 +163,18 @@ def _batches_with_kinds(
 
 
 def _ordinary_tokens(rows: Sequence[Row], stack: str) -> Tensor:
-    """Return where a stack's queries are ordinary tokens, (batch, pos): not special, no padding."""
+    """Return where a stack's queries are ordinary tokens, (batch, pos): not special, no padding.
+
+    A decoder's first token is none: the start token, or the first token of a text.
+    """
     marks = []
     for row in rows:
         length = len(row.ids)
-        content = row.content
-        if stack != "encoder" and isinstance(row, PairRow):
-            length = len(row.labels)
-            content = row.decoder_content
+        content: Sequence[int] = row.content
+        if stack != "encoder":
+            if isinstance(row, PairRow):
+                length = len(row.labels)
+                content = row.decoder_content
+            content = [position for position in content if position > 0]
         marks.append([int(position in content) for position in range(length)])
     return filled(marks, 0).bool()

@@ -18,6 +18,7 @@ from headscope.models.surgery.copies import random_twin
 
 UNRELATED = 16  # Unrelated texts that a single example is compared with.
 SHUFFLED = 256  # Examples of the data that are paired with others.
+_OF_ONE_TEXT = ("class", "token", "next")  # Kinds of outputs that are logits of a single text.
 
 
 def shuffled_examples(
@@ -26,17 +27,20 @@ def shuffled_examples(
     """Return examples whose output should show nothing: texts that do not belong together.
 
     In a file the last text of each example is exchanged for that of the next one. A single example
-    gets calibration texts. Of a class or a token, the same logit is read for another text.
+    gets calibration texts. Of a class or a token, the same logits are read for another text.
     """
     first = examples[0]
     if len(examples) == 1:
-        if first.kind in ("class", "token"):
+        if first.kind in _OF_ONE_TEXT:
             return _same_output_of(loaded, first, calibration)[:UNRELATED]
         return _paired_with(first, calibration)
     n = len(examples)
     with_next = [(examples[i], examples[(i + 1) % n]) for i in evenly_spaced(n, SHUFFLED)]
-    if first.kind in ("class", "token"):
-        return [replace(next_one, label=example.label) for example, next_one in with_next]
+    if first.kind in _OF_ONE_TEXT:
+        return [
+            replace(next_one, label=example.label, against=example.against)
+            for example, next_one in with_next
+        ]
     return [_exchanged(example, [next_one.rows[-1]]) for example, next_one in with_next]
 
 
@@ -67,20 +71,29 @@ def _exchanged(example: Example, rows: Sequence[Row]) -> Example:
 
 
 def _same_output_of(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:
-    """Return the same logit of other texts, for a token that of their middle token, masked."""
+    """Return the same logits of other texts.
+
+    A token at a mask stands in for the middle token of each text, and a next token follows it.
+    """
     if example.kind == "class":
         if example.rows[0].types is not None:  # the model reads token types: 0 for a single text
             rows = [
                 replace(row, types=(0,) * len(row)) if row.types is None else row for row in rows
             ]
         return [replace(example, rows=(row,)) for row in rows]
+    if example.kind == "next":
+        middle = [row.content[(len(row.content) - 1) // 2] for row in rows]
+        return [
+            replace(example, rows=(row,), position=position)
+            for row, position in zip(rows, middle, strict=True)
+        ]
     mask = int(loaded.tokenizer.mask_token_id)
     masked_examples = []
     for row in rows:
         position = row.content[len(row.content) // 2]
         ids = (*row.ids[:position], mask, *row.ids[position + 1 :])
         masked = replace(row, ids=ids)
-        masked_examples.append(replace(example, rows=(masked,), mask_position=position))
+        masked_examples.append(replace(example, rows=(masked,), position=position))
     return masked_examples
 
 

@@ -1,8 +1,8 @@
 """Read what is taken apart: one text or pair, or a file of examples, and its controls' texts.
 
-An output has one of four kinds: ``cosine``, ``class``, ``token`` or ``target``. :func:`_kind`
-chooses it; then the texts are tokenised (``Row``), and each becomes an ``Example``: the rows of one
-output, with the class or token whose logit it is.
+An output has one of five kinds: ``cosine``, ``class``, ``token``, ``next`` or ``target``.
+:func:`_kind` chooses it; then the texts are tokenised (``Row``), and each becomes an ``Example``:
+the rows of one output, with the class or token whose logit it is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from typing import Any
 from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.calibration import calibration_rows
 from headscope.analyses.attribute.controls import shuffled_examples
+from headscope.analyses.attribute.next_tokens import (
+    NextTokenNames,
+    names_of,
+    with_tokens,
+)
 from headscope.analyses.attribute.outputs import Example, predicted
 from headscope.analyses.attribute.targets import target_of_text, targets_of_data
 from headscope.core.errors import InputError, UnsupportedModelError
@@ -26,7 +31,7 @@ from headscope.data.examples import (
 )
 from headscope.data.labels import class_number
 from headscope.data.readable_pieces import readable_pieces
-from headscope.data.token_rows import Row, encode_rows
+from headscope.data.token_rows import Row, encode_rows, unended_rows
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.texts import short_sentences
@@ -38,10 +43,11 @@ _READERS = {
     "cosine": read_pairs,
     "class": read_labelled,
     "token": read_texts,
+    "next": read_texts,
     "target": read_translations,
 }
 #: The task head that each kind of output needs; a cosine needs none.
-_TASK_HEADS = {"class": "classification", "token": "mlm", "target": "seq2seq"}
+_TASK_HEADS = {"class": "classification", "token": "mlm", "next": "causal", "target": "seq2seq"}
 
 
 @dataclass(frozen=True)
@@ -57,10 +63,13 @@ class Opened:
     calibration_rows: list[Row]  # The texts that heads' mean outputs are taken over
     calibration: dict[str, Any]  # What the result says of them
     data: Examples | None  # The file of examples, if there is one
+    next_token: NextTokenNames | None  # Of one text of a causal language model
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the data is not read."""
+        """What of the data is not read, and which of two tokens was taken."""
+        if self.next_token is not None:
+            return self.next_token.notes
         return () if self.data is None else self.data.notes
 
 
@@ -79,6 +88,7 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
 
     texts: tuple[str, ...] = ()
     label = ""
+    next_token = None
     if kind == "target":
         if data is not None:
             examples, skipped = targets_of_data(loaded, data)
@@ -96,7 +106,13 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
         if data is None:
             texts = _texts(loaded, kind, options)
         examples, skipped = _encoded(loaded, kind, data, texts)
-        examples, label = _labelled(loaded, kind, examples, options.label)
+        if kind == "next" and data is None:
+            example = with_tokens(loaded, examples[0], texts[0], options)
+            next_token = names_of(loaded, example, texts[0], options)
+            examples = [example]
+            label = next_token.label
+        else:
+            examples, label = _labelled(loaded, kind, examples, options.label)
     rows, calibration = calibration_rows(loaded, kind, options, data, texts)
     return loaded, Opened(
         kind=kind,
@@ -108,6 +124,7 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
         calibration_rows=rows,
         calibration=calibration,
         data=data,
+        next_token=next_token,
     )
 
 
@@ -124,6 +141,8 @@ def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:
     mask = getattr(loaded.tokenizer, "mask_token", None)
     if loaded.task_head == "mlm" and mask and mask in (options.first or ""):
         return "token"
+    if loaded.task_head == "causal" and options.second is None:
+        return "next"
     if loaded.task_head == "seq2seq":
         asks_for_target = (
             options.target is not None or options.at is not None or options.data is not None
@@ -155,9 +174,17 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
         """Return the first of these options that the user gave."""
         return next((name for name in names if getattr(options, name)), None)
 
-    if kind != "cosine" and options.against:
+    if kind not in ("cosine", "next") and options.against:
         raise InputError(
-            "against compares cosines; give two texts to a model without a classifier."
+            "against compares cosines, or tokens after a text; give two texts to a model without a "
+            "classifier, or one to a causal language model."
+        )
+    if kind == "cosine" and options.against and options.second is None:
+        raise InputError("against compares a third text with the second; give two texts.")
+    if kind == "next" and (name := first_given("second", "label", "at")):
+        raise InputError(
+            f"{loaded.name} predicts the token after one text; name it by 'target', and leave "
+            f"'{name}' out (of = cosine compares two texts)."
         )
     if kind == "cosine" and options.label:
         raise InputError("label is for a class or a masked token, and this output is a cosine.")
@@ -166,10 +193,10 @@ def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) 
             f"{loaded.name} writes a target for one source: give what it writes as 'target', "
             f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
         )
-    if kind != "target" and (name := first_given("target", "at")):
+    if kind not in ("target", "next") and (name := first_given("target", "at")):
         raise InputError(
-            f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
-            f"a {kind} here; leave it out."
+            f"{name} is for what an encoder-decoder or a causal language model writes, and "
+            f"{loaded.name} gives a {kind} here; leave it out."
         )
     if kind == "class":
         _refuse_unnamed_class(loaded, options.label)
@@ -197,9 +224,8 @@ def _refuse_unnamed_class(loaded: LoadedModel, label: str | None) -> None:
 
 def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[str, ...]:
     """Return the texts of the one example, from the built-in sample where there is none."""
-    texts = tuple(
-        text for text in (options.first, options.second, options.against) if text is not None
-    )
+    third = options.against if kind == "cosine" else None
+    texts = tuple(text for text in (options.first, options.second, third) if text is not None)
     if kind == "cosine" and len(texts) == 1:
         raise InputError(
             f"{loaded.name} has no classifier, and the text has no mask, so two texts are "
@@ -212,6 +238,9 @@ def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[s
             f"Give a text with the mask of {loaded.name}, {loaded.tokenizer.mask_token}."
         )
     sample = _sample(loaded)
+    if kind == "next":  # without its last word and the full stop
+        words = sample[0].split()
+        return (" ".join(words[: max(1, len(words) - 2)]),)
     if kind != "cosine":
         return sample[:1]
     # Two texts that belong together, so that there is a likeness to take apart.
@@ -274,7 +303,10 @@ def _encoded_cosines(loaded: LoadedModel, columns: Sequence[Sequence[str]]) -> l
 def _encoded_logits(
     loaded: LoadedModel, kind: str, columns: Sequence[Sequence[str]]
 ) -> list[Example]:
-    """Encode texts whose class or masked token is read; with two columns, pairs of texts."""
+    """Encode texts whose class or token is read; with two columns, pairs of texts."""
+    if kind == "next":
+        fitting = [row for row in unended_rows(loaded, columns[0]) if row is not None]
+        return [Example(kind, (row,), position=len(row) - 1) for row in fitting]
     second = columns[1] if len(columns) > 1 else None
     mask = getattr(loaded.tokenizer, "mask_token_id", None)
     examples = []
@@ -284,7 +316,7 @@ def _encoded_logits(
         if kind == "class":
             examples.append(Example(kind, (row,)))
         elif mask in row.ids:
-            examples.append(Example(kind, (row,), mask_position=row.ids.index(mask)))
+            examples.append(Example(kind, (row,), position=row.ids.index(mask)))
     return examples
 
 

@@ -1,8 +1,9 @@
 """What is taken apart: one output of a model, and how it is read from a run.
 
 An output is one number: the cosine of two texts' embeddings (or the difference of two cosines), the
-logit of a class, the logit of a token at a mask, or the mean logit of the tokens of what an
-encoder-decoder should write. An :class:`Example` says which output of which texts it is.
+logit of a class, the logit of a token at a mask, the logit of the token after a text (or the
+difference of two), or the mean logit of the tokens of what an encoder-decoder should write. An
+:class:`Example` says which output of which texts it is.
 
 A ``Row`` is one tokenised text, and a ``PairRow`` a source with the target that a decoder should
 write. From a run of the model each row gets a *vector* (:func:`vectors`): its embedding of length
@@ -36,12 +37,15 @@ LOGITS_AT_ONCE = 10_000_000
 class Example:
     """One output: of one text or two, or of three for a difference of two cosines."""
 
-    kind: str  # ``cosine``, ``class``, ``token`` or ``target``
+    kind: str  # ``cosine``, ``class``, ``token``, ``next`` or ``target``
     #: One row for a logit, two for a cosine. With a third row the output is the cosine of the first
     #: with the second, minus that of the first with the third.
     rows: tuple[Row, ...]
     label: int = 0  # The class or the token whose logit it is
-    mask_position: int = 0  # Where the mask stands, for a token
+    #: A second token, after a text, whose logit is taken off.
+    against: int | None = None
+    #: Whose logits are read: where the mask stands, or the last token of a text.
+    position: int = 0
     #: The positions of a target whose tokens count; its row is a PairRow
     target_positions: tuple[int, ...] = ()
 
@@ -86,21 +90,22 @@ def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 
     """Return the function that picks the last states which the task head reads.
 
     Logits over a vocabulary at every position would be slow. So for a masked token the head reads
-    each row's mask alone, and for a cosine, which does not need the head, a single position. None
-    where it reads all states as usual. ``repeat`` says how often the batch holds all examples.
+    each row's mask alone, for a next token each row's last position, and for a cosine, which does
+    not need the head, a single position. None where it reads all states as usual. ``repeat`` says
+    how often the batch holds all examples.
     """
     if examples[0].kind == "cosine" and loaded.task_head in TOKEN_HEADS:
         return one_position
-    if examples[0].kind != "token":
+    if examples[0].kind not in ("token", "next"):
         return None
-    positions = torch.tensor([example.mask_position for example in examples]).repeat(repeat)
+    positions = torch.tensor([example.position for example in examples]).repeat(repeat)
 
-    def at_masks(hidden: Tensor) -> Tensor:
-        """Pick the state at each row's mask: (batch, pos, d_model) -> (batch, 1, d_model)."""
+    def at_positions(hidden: Tensor) -> Tensor:
+        """Pick the state that is read of each row: (batch, pos, d_model) -> (batch, 1, d_model)."""
         rows = torch.arange(len(hidden))
         return hidden[rows, positions.to(hidden.device)][:, None]
 
-    return at_masks
+    return at_positions
 
 
 def vectors(
@@ -125,7 +130,10 @@ def value_of(example: Example, rows: Tensor) -> Tensor:
         return cosines[..., 0]
     if example.kind == "target":
         return _target_logits(example, rows).mean(-1)
-    return rows[..., 0, example.label]
+    logits = rows[..., 0, :]
+    if example.against is not None:
+        return logits[..., example.label] - logits[..., example.against]
+    return logits[..., example.label]
 
 
 def _target_logits(example: Example, rows: Tensor) -> Tensor:
@@ -158,12 +166,17 @@ def logit_values(examples: Sequence[Example], logits: Tensor) -> Tensor:
 
 def predicted(loaded: LoadedModel, examples: Sequence[Example]) -> list[Example]:
     """Give each example the class, label or token that the model finds likeliest."""
-    labelled = dict(enumerate(examples))
+    labelled = list(examples)
+    for i, logits in output_logits(loaded, examples):
+        labelled[i] = replace(examples[i], label=int(logits.argmax()))
+    return labelled
+
+
+def output_logits(loaded: LoadedModel, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
+    """Yield the number of each example and its logits, of a class or at the position it reads."""
     for batch in batches(loaded, examples):
         run: Run = partial(loaded.run, select=select_read(loaded, batch.examples))
         with intervene(loaded) as router, torch.no_grad():
             logits = router.checked(run, *batch.rows.inputs)[1]
         assert logits is not None
-        for i, example, row in zip(batch.indices, batch.examples, logits, strict=True):
-            labelled[i] = replace(example, label=int(row.argmax()))
-    return list(labelled.values())
+        yield from zip(batch.indices, logits, strict=True)

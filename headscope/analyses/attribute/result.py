@@ -117,6 +117,14 @@ class AttributedToken:
 
 
 @dataclass(frozen=True)
+class NextToken:
+    """A token that may follow a text."""
+
+    token: str  # As a reader may see it, its space as ``␣``
+    probability: float  # By the whole model
+
+
+@dataclass(frozen=True)
 class TokenPairs:
     """What each pair of tokens contributes to a cosine, or to a difference of two.
 
@@ -225,6 +233,9 @@ class AttributeResult(Measured):
     #: What the head of a class puts out, as :class:`~headscope.models.run.head_outputs.HeadOutputs`
     #: has it: ``choice of one``, ``independent labels`` or ``numbers``; empty for other outputs.
     outputs: str = ""
+    against: str = ""  # The token whose logit is taken off that of ``label``, after one text
+    #: The likeliest tokens after one text, and then ``label`` and ``against`` if they are others.
+    next_tokens: tuple[NextToken, ...] = ()
 
     def part(self, kind: str) -> Estimate:
         """Return what all parts of one kind contribute."""

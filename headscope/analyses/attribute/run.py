@@ -58,7 +58,7 @@ from headscope.tasks.units import parse_heads
 def run(model: Model, options: AttributeOptions) -> AttributeResult:
     """Take one output apart, or many, and remove every head."""
     # Open the model and the texts, and prove that our attention is the model's
-    task = "mlm" if options.of == "token" else None
+    task = {"token": "mlm", "next": "lm"}.get(options.of or "")
     loaded = open_for_tasks(model, task=task, **options.loading)
     need_tokenizer(loaded, "attribute")
     loaded, opened = open_examples(loaded, options)
@@ -136,6 +136,8 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         pairs=taken_apart.pairs,
         control=control,
         faithfulness=faithfulness,
+        against="" if opened.next_token is None else opened.next_token.against,
+        next_tokens=() if opened.next_token is None else opened.next_token.likeliest,
     )
 
 

@@ -21,6 +21,10 @@ def output_name(result: AttributeResult) -> str:
     if result.kind == "cosine":
         return "the cosine"
     label = visible(result.label)
+    if result.kind == "next":
+        if result.against:
+            return f"the logit of {label} minus that of {visible(result.against)}"
+        return f"the logit of {label} as the next token" if label else "the next token's logit"
     if result.kind == "target":
         return f"the logit of {label}" if label else "the mean target logit"
     if result.outputs == NUMBERS:
@@ -34,6 +38,8 @@ def kind_name(result: AttributeResult) -> str:
     """Name what kind of number the output is."""
     if result.is_difference:
         return "a difference of cosines"
+    if result.against:
+        return "a difference of logits"
     if result.outputs == NUMBERS:
         return "a score"
     return "a cosine" if result.kind == "cosine" else "a logit"
@@ -56,6 +62,15 @@ def sum_sentence(result: AttributeResult) -> str:
         f"{name[0].upper()}{name[1:]} {ranged(result.output)}{mean} is the sum of {joined(terms)} "
         f"(exact up to rounding: {tiny(result.check.error)})."
     )
+
+
+def next_tokens_sentence(result: AttributeResult) -> str:
+    """Say what the model predicts after the text, and how likely the tokens that were named are."""
+    shares = [
+        f"{visible(candidate.token)} ({100 * candidate.probability:.2g}%)"
+        for candidate in result.next_tokens
+    ]
+    return f"After this text the model predicts {joined(shares)}; ␣ is a space."
 
 
 def largest_effects_sentence(result: AttributeResult, n_named: int) -> str:
@@ -103,9 +118,12 @@ def agreement_sentence(result: AttributeResult) -> str:
     ]
     known = [value for value in correlations if value is not None]
     if known:
+        lowest = decimal(min(known), 2)
+        highest = decimal(max(known), 2)
+        span = lowest if lowest == highest else f"{lowest} to {highest}"
         text += (
             ". The other: later layers read what earlier ones write; in the layers before "
-            f"{last.name} they agree at {decimal(min(known), 2)} to {decimal(max(known), 2)}"
+            f"{last.name} they agree at {span}"
         )
         if is_cosine:
             text += " with lengths counted"

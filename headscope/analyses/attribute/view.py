@@ -12,6 +12,7 @@ from headscope.analyses.attribute.sentences import (
     heads_shown,
     kind_name,
     largest_effects_sentence,
+    next_tokens_sentence,
     output_name,
     random_weights_sentence,
     shuffled_sentence,
@@ -63,6 +64,8 @@ def _sum(result: AttributeResult) -> Iterator[b.Block]:
         quoted = joined([f"\u201c{visible(text)}\u201d" for text in result.texts])
         summed = f"{quoted}: {summed[0].lower()}{summed[1:]}"
     yield b.Text(summed, "lead", b.PAGE)
+    if result.next_tokens:
+        yield b.Text(next_tokens_sentence(result))
     if result.skipped:
         why = "too long, or without a mask" if result.kind == "token" else "too long"
         yield b.Text(f"Examples that were left out ({why}): {result.skipped:,}.")
@@ -213,7 +216,7 @@ def _bars(result: AttributeResult) -> Iterator[b.Block]:
     names = [head.name for head in heads]
     removed = [head.removed.joint for head in heads]
     direct = [head.direct.joint for head in heads]
-    axis = f"of {output_name(result)}"
+    axis = f"of {kind_name(result)}"
     lost = b.Series("lost when it is removed", names, removed, "bars", b.BLUE)
     written = b.Series("direct part", names, direct, "bars", b.ORANGE)
     yield b.Panels(

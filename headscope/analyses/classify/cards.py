@@ -61,6 +61,10 @@ def _without_role(head: HeadResult) -> str:
             f"{float(confirmed.accuracy):.0%} of the time on held-out sentences; the best rule of "
             f"thumb is right in {confirmed.baselines[confirmed.strongest]:.0%}."
         )
+    elif head.first_token is not None and head.first_token.weight.value is not None:
+        sentences.append(
+            f"It puts {head.first_token.weight.value:.0%} of its attention on the first token."
+        )
     elif head.special_mass is not None:
         sentences.append(f"It puts {head.special_mass:.0%} of its attention on special tokens.")
     return " ".join(sentences)
@@ -184,6 +188,12 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
         yield "Rarest word", f"{decimal(head.rare.rate.value)}, chance {decimal(head.rare.chance)}"
     yield "Confidence", decimal(head.confidence)
     yield "Entropy", f"{decimal(head.entropy)} nats"
+    if head.first_token is not None:
+        yield (
+            "Mass on the first token",
+            f"{decimal(head.first_token.weight.value)}, with another token there "
+            f"{decimal(head.first_token.replaced.value)}",
+        )
     yield "Mass on special tokens", decimal(head.special_mass)
     if head.punctuation_mass is not None:
         yield "Mass on punctuation", decimal(head.punctuation_mass)

@@ -124,6 +124,7 @@ def sentence_batches(
         n_sentences,
         read=lambda: placed(itertools.islice(iter(corpus), n_sentences)),
         encode=encode,
+        # A query of a decoder sees no later key, and so not every word that it depends on.
         collate=partial(collate, pad_id=loaded.pad_id, causal=stack != "encoder"),
     )
 

@@ -60,6 +60,9 @@ def _roles_and_scores(head: HeadResult, *, with_stack: bool) -> Row:
         row["diagonal"] = order.diagonal if order else None
         row["diagonal_uniform"] = order.diagonal_uniform if order else None
         row["confidence_uniform"] = head.sharpness.uniform if head.sharpness else None
+        sink = head.first_token
+        row |= estimated_columns("first_token", sink.weight if sink else None)
+        row |= estimated_columns("first_token_replaced", sink.replaced if sink else None)
     return row
 
 

@@ -299,7 +299,20 @@ def _stack_corpus(stack: str, stack_sums: HeadMeasures | CrossHeads, skipped: in
         skipped=skipped,
         queries=int(stack_sums.positional.content),
         words_left_out=int(stack_sums.profile.left_out),
+        asked_edges=_asked_edges(stack_sums) if stack == "decoder" else {},
     )
+
+
+def _asked_edges(stack_sums: HeadMeasures) -> dict[str, float]:
+    """Return the share of the trees' edges that trials ask for, by direction; empty without."""
+    syntactic = stack_sums.syntactic
+    n_edges = int(stack_sums.profile.tree_edges)
+    n_asked: dict[str, int] = {}
+    # A trial has a pair for each of its targets, and each pair is an edge at one offset.
+    for name, n_pairs in zip(syntactic.offsets.names, syntactic.offset_trials, strict=True):
+        _, _, direction, _ = name
+        n_asked[direction] = n_asked.get(direction, 0) + int(n_pairs)
+    return {direction: n / n_edges for direction, n in sorted(n_asked.items())}
 
 
 def plan_passes(

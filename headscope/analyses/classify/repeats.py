@@ -19,6 +19,7 @@ Elhage et al. 2021 (induction heads); Olsson et al. 2022, arXiv:2209.11895 (pref
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ import torch
 from headscope.analyses.classify.optional.results import Match, PrefixMatching, PrefixScore
 from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import Activations
+from headscope.core.errors import CorpusError
 from headscope.core.widest import widest
 from headscope.data.corpus import sample_corpus
 from headscope.data.pieces import frame, tokenise
@@ -85,21 +87,16 @@ class Repeats:
 
     @classmethod
     def draw(cls, loaded: LoadedModel, seed: int) -> Repeats | None:
-        """Draw random tokens of the built-in sample; None where there is room for too few.
+        """Draw random tokens; None where there is room for too few.
 
-        Tokens that occur in text have trained embeddings, which not every number of a vocabulary
-        has. No token occurs twice within a copy, nor in a control.
+        No token occurs twice within a copy, nor in a control.
         """
         stack = "encoder" if loaded.encoder_decoder else loaded.stacks[0]
         causal = loaded.only(stack).sites[0].causal
         n_sequences = CAUSAL_SEQUENCES if causal else SEQUENCES
         most = CAUSAL_COPY if causal else COPY
         # Which tokens there are, and how many of them a copy can have.
-        special_ids = set(loaded.tokenizer.all_special_ids)
-        in_sample: set[int] = set()
-        for encoding in tokenise(loaded, sample_corpus().lines(), special=False, check=False):
-            in_sample.update(encoding.ids)
-        tokens = sorted(in_sample - special_ids)
+        tokens = _causal_tokens(loaded, 2 * most) if causal else _sample_tokens(loaded)
         special_tokens = frame(loaded, min(2 * most + 8, loaded.max_length))
         before = special_tokens.before
         after = special_tokens.after
@@ -162,6 +159,30 @@ class Repeats:
             stack=self.stack,
             random_weights=random_weights,
         )
+
+
+def _sample_tokens(loaded: LoadedModel) -> list[int]:
+    """List the tokens of the built-in sample.
+
+    Tokens that occur in text have trained embeddings, which not every number of a vocabulary has.
+    """
+    in_sample: set[int] = set()
+    for encoding in tokenise(loaded, sample_corpus().lines(), special=False, check=False):
+        in_sample.update(encoding.ids)
+    return sorted(in_sample - set(loaded.tokenizer.all_special_ids))
+
+
+def _causal_tokens(loaded: LoadedModel, least: int) -> list[int]:
+    """List the tokens of the built-in sample; all of the vocabulary where these are too few.
+
+    That is so for a vocabulary of another language, or one that a test has made up.
+    """
+    with contextlib.suppress(CorpusError):  # the model has no embedding for some of them
+        in_sample = _sample_tokens(loaded)
+        if len(in_sample) >= least:
+            return in_sample
+    n_tokens = min(loaded.vocab_size, len(loaded.tokenizer))
+    return sorted(set(range(n_tokens)) - set(loaded.tokenizer.all_special_ids))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,9 @@ class StackCorpus:
     skipped: int  # Left out; of cross-attention also those too short to show an order
     queries: int  # Tokens that were measured
     words_left_out: int = 0  # Words of the sentences that the tokenizer makes no piece of
+    #: By direction, as ``dep->head``: the share of the trees' edges that a causal stack is asked
+    #: for, as the target stands before the query; empty elsewhere
+    asked_edges: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class CorpusInfo:
     by_stack: tuple[StackCorpus, ...] = ()  # Of the pairs; empty for sentences
     #: Words of the sentences that were measured without them: the tokenizer makes no piece of them
     words_left_out: int = 0
+    #: By direction, as ``dep->head``: the share of the trees' edges that a causal stack is asked
+    #: for, as the target stands before the query; empty elsewhere
+    asked_edges: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

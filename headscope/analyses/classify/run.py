@@ -6,7 +6,6 @@ it stand in the order of their use.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -29,7 +28,7 @@ from headscope.analyses.classify.passes import (
 from headscope.analyses.classify.repeats import Repeats
 from headscope.analyses.classify.result import ClassifyResult, ControlResult, CorpusInfo
 from headscope.analyses.classify.roles import Thresholds, role_in, roles_with_keys
-from headscope.core.errors import CorpusError, InputError
+from headscope.core.errors import InputError
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import WINDOW, Corpus, as_corpus
@@ -116,15 +115,12 @@ def _repeats(
 ) -> Repeats | None:
     """Draw random tokens that come twice: for a causal language model, and where asked for.
 
-    None where they cannot be had; a language model whose tokenizer cannot read the built-in sample
-    is refused only where it was asked for.
+    None where that is not so, or where there is room for too few.
     """
-    if options.prefix_matching:
-        return Repeats.draw(loaded, options.seed)
-    if stacks == ("decoder",) and not loaded.encoder_decoder:
-        with contextlib.suppress(CorpusError):
-            return Repeats.draw(loaded, options.seed)
-    return None
+    is_language_model = stacks == ("decoder",) and not loaded.encoder_decoder
+    if not (is_language_model or options.prefix_matching):
+        return None
+    return Repeats.draw(loaded, options.seed)
 
 
 def _open_corpus(options: ClassifyOptions) -> Corpus:
@@ -248,6 +244,7 @@ def _corpus_info(
         pairs=corpus.n_pairs > 0,
         by_stack=tuple(stack.corpus for stack in by_stack) if corpus.n_pairs else (),
         words_left_out=counts.words_left_out,
+        asked_edges=counts.asked_edges,
     )
 
 

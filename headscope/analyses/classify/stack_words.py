@@ -35,7 +35,7 @@ def results_by_stack(result: ClassifyResult) -> list[ClassifyResult]:
 
 def has_trees(stack_result: ClassifyResult) -> bool:
     """Whether the heads of this stack were scored on gold trees."""
-    return stack_result.corpus.trees and stack_result.stacks == ("encoder",)
+    return stack_result.corpus.trees and stack_result.stacks != ("cross",)
 
 
 def corpus_text(result: ClassifyResult) -> str:
@@ -80,7 +80,7 @@ def found_heads(stack_result: ClassifyResult) -> str:
         heads = [head for head in stack_result.heads if role.key in head.roles]
         if not heads:
             continue
-        names = [f"{head.name}{_detail(head, role.key)}" for head in heads]
+        names = [f"{_short_name(stack_result, head)}{_detail(head, role.key)}" for head in heads]
         shown = ", ".join(names[:_MOST_NAMES])
         n_more = len(names) - _MOST_NAMES
         if n_more > 0:
@@ -88,8 +88,15 @@ def found_heads(stack_result: ClassifyResult) -> str:
         counted = f"{len(heads)} {role.name}"
         if role.key == "syntactic" and has_trees(stack_result):
             counted = count_syntactic(stack_result)
+        elif role.key == "first_token":
+            counted = count_sinks(stack_result)
         lines.append(f"{counted}: {shown}")
     return "\n".join(lines)
+
+
+def _short_name(stack_result: ClassifyResult, head: HeadResult) -> str:
+    """Name a head; of a model with one stack without that stack: ``L3H5``."""
+    return head.name if stack_result.corpus.pairs else head.name.rpartition(":")[2]
 
 
 def _detail(head: HeadResult, role: str) -> str:
@@ -122,6 +129,43 @@ def count_syntactic(stack_result: ClassifyResult) -> str:
         if relations & set(VOITA_RELATIONS):
             n_of_voita += 1
     return f"{n_syntactic} syntactic ({n_of_voita} for subject, object, adjective or adverb)"
+
+
+def count_sinks(stack_result: ClassifyResult) -> str:
+    """Count first-token sinks: all of them, and those that stay when the token is another one."""
+    details = [
+        label.detail
+        for head in stack_result.heads
+        for label in head.labels
+        if label.role == "first_token"
+    ]
+    counted = f"{len(details)} first-token {plural(len(details), 'sink')}"
+    if not any(details):
+        return counted
+    n_position = details.count("position")
+    n_token = details.count("token")
+    return (
+        f"{counted} ({n_position} {_stays(n_position)} when another token stands first, {n_token} "
+        f"{'goes' if n_token == 1 else 'go'})"
+    )
+
+
+def _stays(n: int) -> str:
+    return "stays" if n == 1 else "stay"
+
+
+def asked_sentence(stack_result: ClassifyResult) -> str:
+    """Say which share of the trees' edges a causal stack was asked for; empty elsewhere."""
+    asked = stack_result.corpus.asked_edges
+    if not asked:
+        return ""
+    from_dependent = asked.get("dep->head", 0.0)
+    from_head = asked.get("head->dep", 0.0)
+    return (
+        "A token sees only what stands before it: syntactic roles were asked for "
+        f"{from_dependent:.0%} of the trees' edges from the dependent, for {from_head:.0%} from "
+        "the head."
+    )
 
 
 def no_relation_sentence(stack_result: ClassifyResult) -> str:
@@ -232,13 +276,19 @@ def _swapped_clauses(stack_result: ClassifyResult, control: ControlResult) -> It
 
 
 def _worth_of_control(stack_result: ClassifyResult, control: ControlResult) -> str:
-    """Say which labels of the controls are false positives; only an encoder's heads have them."""
-    if stack_result.stacks != ("encoder",) or not (control.swapped or control.random_weights):
+    """Say which labels of the controls are false positives: those that need words or trees."""
+    if not (control.swapped or control.random_weights):
+        return ""
+    if stack_result.stacks != ("encoder",) and not stack_result.corpus.asked_edges:
         return ""
     n_false = control.swapped.heads if control.swapped else 0
     for key, n_heads in control.roles.items():
         if role_class(key) in ("syntactic", "rare"):
             n_false += n_heads
     none = "" if n_false else "; there is none"
-    kind = "label of pairs" if stack_result.labels else "syntactic"
-    return f" A {kind} or rare-word label there is a false positive{none}."
+    kind = "syntactic or rare-word label"
+    if stack_result.labels:
+        kind = "label of pairs or rare-word label"
+    elif stack_result.stacks != ("encoder",):
+        kind = "syntactic label"
+    return f" A {kind} there is a false positive{none}."

@@ -16,13 +16,19 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards, mark_of
-from headscope.analyses.classify.optional.view import interval_words, more, patch_sentences
+from headscope.analyses.classify.optional.view import (
+    interval_words,
+    more,
+    patch_sentences,
+    prefix_sentences,
+)
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.roles import role_class, role_in, role_of
 from headscope.analyses.classify.scores import Confirmation, HeadResult, Label
 from headscope.analyses.classify.stack_words import (
     STACK_NAMES,
     VOITA_RELATIONS,
+    asked_sentence,
     control_sentence,
     corpus_text,
     count_syntactic,
@@ -88,9 +94,16 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
         marks[f"L{head.layer}", head.head] = (mark_of(head), role_of(head.primary).style)
     yield b.HeadMarks(marks, f"{legend(stack_result)}.")
     yield from _labels_table(stack_result)
+    for sentence in prefix_sentences(stack_result):
+        yield b.Text(sentence)
     if has_trees(stack_result):
         yield b.Text(f"Of the syntactic heads: {count_syntactic(stack_result)}.", on=b.PAGE)
-    caveats = f"{untested_sentence(stack_result)} {control_sentence(stack_result)}".strip()
+    sentences = [
+        asked_sentence(stack_result),
+        untested_sentence(stack_result),
+        control_sentence(stack_result),
+    ]
+    caveats = " ".join(filter(None, sentences))
     if several:
         caveats = f"{STACK_NAMES[stack]}. {caveats}"
     yield b.Text(visible(caveats))
@@ -230,7 +243,7 @@ def _labels_table(stack_result: ClassifyResult) -> Iterator[b.Block]:
         labels += [(head, label) for label in head.labels]
 
     # Say why there is no syntactic label, where there could be one.
-    read_sentences = stack_result.stacks == ("encoder",) and not stack_result.corpus.pairs
+    read_sentences = stack_result.stacks != ("cross",) and not stack_result.corpus.pairs
     if stack_result.labels or read_sentences:
         if not stack_result.corpus.trees and not stack_result.labels:  # sources have no trees
             text = "No syntactic roles: plain text has no gold trees (give --treebank)."

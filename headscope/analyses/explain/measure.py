@@ -65,6 +65,13 @@ class Computed:
         return not torch.equal(self.placed.q, self.heads.q)
 
     @property
+    def normed(self) -> bool:
+        """Whether a norm changes how long queries are, which a rotation does not."""
+        before = torch.linalg.vector_norm(widest(self.heads.q), dim=-1)
+        after = torch.linalg.vector_norm(widest(self.placed.q), dim=-1)
+        return not torch.allclose(before, after, rtol=1e-2)
+
+    @property
     def positions(self) -> str:
         """``bias`` where positions are added to the scores, ``rotated``, or empty."""
         if self.bias is not None:

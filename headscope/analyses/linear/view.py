@@ -59,8 +59,9 @@ def _lead_sentence(result: LinearResult) -> str:
     linear = result.form("linear").whole_scaled
     metric = ""
     if result.task is not None:
-        before = decimal(result.task.baseline.value, 1)
-        metric = f", {result.task.metric} {before} to {decimal(linear.metric, 1)}"
+        digits = 1 if result.task.higher_is_better else 2  # of points, or of nats
+        before = decimal(result.task.baseline.value, digits)
+        metric = f", {result.task.metric} {before} to {decimal(linear.metric, digits)}"
     return (
         f"Without softmax everywhere: similarity to the original {ranged(linear.cosine, 2)}"
         f"{metric}. If every head gave one constant output, the similarity would be "

@@ -56,7 +56,7 @@ class RankOptions(RunOptions):
         ),
     ] = False
     fold_layernorm: Annotated[
-        bool, Usual(help="Fold the preceding LayerNorm's gain into the weights.")
+        bool, Usual(help="Fold the gain of the preceding LayerNorm or RMSNorm into the weights.")
     ] = False
     rtol: Annotated[
         float | None,

@@ -101,7 +101,7 @@ class LayerRank(Matrices, Layer):
     """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T."""
 
     overlap: Overlap  # Between the heads' subspaces
-    #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
+    #: Whether the gain of the norm before the layer was folded in; None if that was not asked for.
     folded: bool | None = None
     #: Sets of keys and values that its heads share; None where each head has its own.
     shared_keys: int | None = None

@@ -187,12 +187,12 @@ def _factors(
     site: AttentionSite,
     *,
     biases: bool,
-    norms: Mapping[int, torch.nn.LayerNorm],
+    norms: Mapping[int, torch.nn.Module],
     planes: Mapping[int, Planes],
 ) -> Factors:
     """Return a layer's factors, with the gains of norms of its q and k folded in.
 
-    ``norms`` has the LayerNorm before each ``row`` whose gain is folded in too: it is empty where
+    ``norms`` has the norm before each ``row`` whose gain is folded in too: it is empty where
     that was not asked for. ``planes`` has those in which each row turns its q and k.
     """
     weights = site.weights()
@@ -227,7 +227,7 @@ def _layers_by_size(
 def _measure_weights(
     loaded: LoadedModel,
     factors_of: Callable[[AttentionSite], Factors],
-    norms: Mapping[int, torch.nn.LayerNorm],
+    norms: Mapping[int, torch.nn.Module],
     shapes: Sequence[Factors],
     read: ReadLayers,
     options: RankOptions,

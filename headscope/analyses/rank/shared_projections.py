@@ -13,7 +13,7 @@ import numpy as np
 
 from headscope.analyses.rank.collaborative import Mixed, score_error, share_projections, truncate
 from headscope.analyses.rank.result import SharedProjections, SharedWidth
-from headscope.core.errors import InputError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
 from headscope.data.corpus import Corpus, sample_corpus
@@ -30,7 +30,7 @@ def check_widths(loaded: LoadedModel, widths: Sequence[int], *, turns: bool) -> 
     ``turns``: whether the model turns q and k by their positions.
     """
     if widths and turns:
-        raise InputError(
+        raise UnsupportedModelError(
             f"{loaded.name} ({loaded.family}) rotates queries and keys by their positions, which "
             "shared projections have no place for; leave share_projections out."
         )

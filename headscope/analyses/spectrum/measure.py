@@ -134,14 +134,19 @@ class PatternSpectra(SiteObserver):
         self.sums.update(site.row, site.heads, sigma, offsets)
 
 
-def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
+def known_patterns(
+    length: int, seed: int, k: int, *, causal: bool = False
+) -> dict[str, SpectrumControl]:
     """Return what the k largest singular values of each control pattern hold, by name.
 
     ``random-logits`` are softmax(N(0, 1)), drawn; the singular values of the others are known:
     ``uniform`` attention to all tokens, ``identity`` (each token to itself) and ``previous-token``.
+    In a ``causal`` stack uniform attention and random logits are those over visible keys.
     """
-    uniform = np.zeros(length)  # rank one
-    uniform[0] = 1.0
+    visible = np.tri(length) if causal else np.ones((length, length))
+    uniform = np.eye(1, length)[0]  # rank one, where all tokens are visible
+    if causal:
+        uniform = singular_values(visible / visible.sum(axis=-1, keepdims=True))
     # The first two tokens both look at the first: one singular value of sqrt(2), and one of 0.
     previous = np.ones(length)
     previous[0] = np.sqrt(2.0)
@@ -149,7 +154,7 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
     generator = np.random.default_rng(seed % 2**64)
     drawn: list[Array] = []
     for _ in range(DRAWS):
-        weights = np.exp(generator.standard_normal((length, length)))
+        weights = np.exp(generator.standard_normal((length, length))) * visible
         drawn.append(singular_values(weights / weights.sum(axis=-1, keepdims=True)))
     spectra = {
         "uniform": [uniform],

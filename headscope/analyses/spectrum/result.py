@@ -163,7 +163,8 @@ class SpectrumResult(Measured):
     verdict: Annotated[Verdict, Setting()]  # Which heads are of low rank.
     #: In the order of layer, head.
     heads: Annotated[tuple[SpectrumHead, ...], Compare(where="{0.name}")]
-    #: ``uniform``, ``identity``, ``previous-token``, ``random-logits``.
+    #: ``uniform``, ``identity``, ``previous-token``, ``random-logits``; of a model that looks back
+    #: only over visible keys.
     controls: dict[str, SpectrumControl]
     roles: Roles | None = None  # None where there was no classification.
     efficient: Annotated[EfficientResult | None, Compare()] = None  # None unless it was asked for.

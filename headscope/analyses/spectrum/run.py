@@ -88,7 +88,8 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
             random = passes.random_weights(loaded, order[: sums.sequences], seed, options.low_rank)
         if options.efficient:
             efficient = measure_efficient(loaded, windows, pool, seed, options.tell)
-        controls = known_patterns(length, seed, k)
+        causal = all(site.causal for site in loaded.sites)
+        controls = known_patterns(length, seed, k, causal=causal)
 
     # The result.
     heads = _heads(loaded, sums, k, classified)

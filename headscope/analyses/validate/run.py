@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from headscope.analyses.validate import ValidateOptions
-from headscope.artefacts.sentence_transformers import compare_embeddings
+from headscope.artefacts.sentence_outputs import compare_embeddings, compare_scores
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.validation import ValidationResult
 from headscope.session.opening import Model, open_model
@@ -19,11 +19,12 @@ from headscope.session.provenance import provenance
 def run(model: Model, options: ValidateOptions) -> ValidationResult:
     """Prove that headscope's attention equals the model's, layer by layer, padded and not.
 
-    The embeddings of a sentence-transformers folder are compared with those of that package.
+    The embeddings, or a reranker's scores, of a sentence-transformers folder are compared with
+    those of that package.
     """
     loaded = open_model(model, need_tokenizer=False, **options.loading)
     result = validate_model(loaded)
-    embedding = compare_embeddings(loaded)
+    embedding = compare_embeddings(loaded) or compare_scores(loaded)
     reasons = list(result.reasons)  # why it fails; empty where it passes
     if embedding is not None:
         reasons += embedding.reasons()

@@ -50,8 +50,8 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
 def _compared_on(result: ValidationResult) -> str:
     """Say how far everything is from the model's own, which bound decides, and on what texts."""
     sdpa = f", {tiny(result.max_abs_hidden_sdpa)} from its SDPA run"
-    if result.sdpa_differs is not None:
-        sdpa = ""
+    if result.sdpa_differs is not None or result.max_abs_hidden_sdpa is None:
+        sdpa = ""  # Not comparable, or, in Gemma 2, no such run
     allowed = result.allowed("hidden", result.noise_hidden)
     text = (
         f"{_local_sentence(result)}\n"
@@ -191,14 +191,15 @@ def _scale_limit(result: ValidationResult) -> str:
 def _embedding_sentences(check: EmbeddingCheck) -> Iterator[str]:
     """Yield sentences on the folder's embedding settings, and on how its embeddings compare."""
     yield from check.settings
+    other = "CrossEncoder.predict" if check.scores else "SentenceTransformer.encode"
     if check.not_compared is not None:
-        yield f"Not compared with SentenceTransformer.encode: {check.not_compared}."
+        yield f"Not compared with {other}: {check.not_compared}."
     else:
         also = ", and a text that is too long is cut to the same tokens" if check.cut_alike else ""
-        yield (
-            f"Embeddings of {check.texts} texts differ from those of SentenceTransformer.encode by "
-            f"{tiny(check.max_abs)} at most{also}."
-        )
+        measured = f"Embeddings of {check.texts} texts"
+        if check.scores:
+            measured = f"Scores of {check.texts} pairs"
+        yield (f"{measured} differ from those of {other} by {tiny(check.max_abs)} at most{also}.")
     if check.padding_shifts is not None:
         yield (
             "That is so for texts encoded one at a time: in a batch, encode pads on the left as "

@@ -307,6 +307,8 @@ def _sublayers(
         if before is None and not near(state, read):
             return None
         within = _norm(norms, write.y, starts_from=write.stop)
+        if within is not None and _is_nearer(within.x, state + write.y, than=write.y):
+            within = None  # a norm of the sum, in which the stream is small beside what is written
         written = write.y if within is None else within.y
         start = write.stop if within is None else within.stop
         factor = 1.0 if norms_after_sums else _factor(norms, state, written, start)
@@ -338,6 +340,12 @@ def _sublayers(
             if network is not None:
                 return _Found([*sublayers, replace(network, after=last_norm.module_turn)])
     return None
+
+
+def _is_nearer(x: Tensor | None, y: Tensor, *, than: Tensor) -> bool:
+    """Whether x is nearer to y than to another tensor."""
+    assert x is not None
+    return float((x - y).abs().max()) < float((x - than).abs().max())
 
 
 def _factor(norms: Sequence[Call], state: Tensor, written: Tensor, start: int) -> float:

@@ -70,6 +70,9 @@ class EmbeddingCheck:
 
     settings: tuple[str, ...]  # Sentences about the settings in the folder, used or not
     tolerance: float
+    #: Whether these are no embeddings, but a reranker's scores of pairs, before the activation,
+    #: compared with ``CrossEncoder.predict``; relative to the largest score if that exceeds 1.
+    scores: bool = False
     texts: int = 0  # How many were embedded by both
     #: Largest difference of a number, in units of its embedding's length; None if not compared,
     #: infinite where embeddings have another width.
@@ -82,13 +85,19 @@ class EmbeddingCheck:
     cut_alike: bool | None = None
     not_compared: str | None = None  # Why not
 
+    @property
+    def compared(self) -> str:
+        """What differs from what, for a sentence that goes on with a number."""
+        if self.scores:
+            return "scores differ from those of CrossEncoder.predict"
+        return "embeddings differ from those of SentenceTransformer.encode"
+
     def reasons(self) -> list[str]:
         """Say what differs; empty where nothing does, or nothing was compared."""
         differences = []
         if self.max_abs is not None and not self.max_abs <= self.tolerance:
             differences.append(
-                f"embeddings differ from those of SentenceTransformer.encode by "
-                f"{self.max_abs:.1e}, tolerance {self.tolerance:.0e}"
+                f"{self.compared} by {self.max_abs:.1e}, tolerance {self.tolerance:.0e}"
             )
         if self.cut_alike is False:
             differences.append("SentenceTransformer cuts a long text to other tokens")

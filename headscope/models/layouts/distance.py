@@ -36,11 +36,11 @@ class DistanceBias(Rotation):
 
     scaled: bool = False  # Whether it is divided by sqrt(d_head), as the scores are
 
-    def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
-        """Turn q and k, (batch, n_heads, pos, d_head), where there is no bias."""
+    def tables(self, site: AttentionSite, inputs: AttentionInput) -> tuple[Tensor, Tensor] | None:
+        """Return cos and sin, (1 or batch, pos, width), where there is no bias."""
         if inputs.arguments.get("alibi") is not None:
-            return heads
-        return super().change(site, heads, inputs)
+            return None
+        return super().tables(site, inputs)
 
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return these heads' biases, (batch, n_heads, query_pos, key_pos)."""

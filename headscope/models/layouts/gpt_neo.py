@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headscope.models.layouts.layout import AttentionSite, Layout, Step
 from headscope.models.layouts.maps import AttentionInput, Heads
 from headscope.models.layouts.roformer import rotate_neighbours
+from headscope.stats.planes import Planes, planes_of_neighbours
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,21 @@ class NeighbourPairs(Step):
 
     def change(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
         """Turn q and k, (batch, n_heads, pos, d_head)."""
-        module: Any = site.module
-        # (1 or batch, 1, pos, width): sines, then cosines
-        table = module.embed_positions[inputs.arguments["position_ids"]][:, None].to(heads.q.dtype)
+        table = self.table(site, inputs)[:, None].to(heads.q.dtype)  # (1 or batch, 1, pos, width)
         width = table.shape[-1]
         turned = [
             torch.cat([rotate_neighbours(x[..., :width], table), x[..., width:]], dim=-1)
             for x in (heads.q, heads.k)
         ]
         return Heads(turned[0], turned[1], heads.v)
+
+    def planes(self, site: AttentionSite, inputs: AttentionInput) -> Planes | None:
+        """Return the planes of the neighbouring coordinates that turn, with the model's angles."""
+        sin, cos = self.table(site, inputs)[0].chunk(2, dim=-1)
+        return planes_of_neighbours(cos, sin)
+
+    def table(self, site: AttentionSite, inputs: AttentionInput) -> Tensor:
+        """Return sines, then cosines, of the positions of a call, (1 or batch, pos, width)."""
+        module: Any = site.module
+        table: Tensor = module.embed_positions[inputs.arguments["position_ids"]]
+        return table

@@ -160,8 +160,8 @@ class UnknownMaps(Projections):
     def _refuse(self) -> NoReturn:
         raise UnsupportedModelError(
             f"headscope does not know where {self.kind} keeps W_Q, W_K, W_V and W_O, which this "
-            "needs; what reads q, k and v as the model hands them over works: classify (without "
-            "--ablate), spectrum, symmetric, serve and the curves of prune."
+            "needs; what reads q, k and v as the model hands them over works: classify without "
+            "ablation, spectrum, symmetric, serve and the curves of prune."
         )
 
     q = k = v = out = property(_refuse)

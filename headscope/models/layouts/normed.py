@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.attention import AttentionWeights
 from headscope.models.layouts.forwards import extend
 from headscope.models.layouts.fused import PickedMap
 from headscope.models.layouts.grouped import group_size, groups_of, rows_of_groups, ungroup
@@ -40,6 +41,7 @@ from headscope.models.layouts.maps import (
     Projections,
     columns_of_linear,
 )
+from headscope.models.layouts.steps import with_gains
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,56 @@ class HeadNorm(Step):
             k=_normed(k_norm, site, maps.k, heads.k, inputs.x_k),
             v=heads.v,
         )
+
+    def fold(self, site: AttentionSite, weights: AttentionWeights) -> AttentionWeights:
+        """Fold the gains into W_Q, W_K and their biases; the shift of a LayerNorm is left out."""
+        q_norm = getattr(site.module, self.q, None)
+        k_norm = getattr(site.module, self.k, None)
+        if q_norm is None or k_norm is None or getattr(q_norm, "weight", None) is None:
+            return weights
+        centred = replace(
+            weights,
+            W_Q=_centred(q_norm, weights.W_Q, site.d_head),
+            b_Q=_centred(q_norm, weights.b_Q[:, None], site.d_head)[:, 0],
+            W_K=_centred(k_norm, weights.W_K, site.d_head),
+        )
+        return with_gains(site, centred, query=gain_of(q_norm), key=gain_of(k_norm))
+
+
+def gain_of(norm: Any) -> Tensor:
+    """Return the gain of a norm, as long as what it returns, by what it does to one vector.
+
+    Some gains are 1 + the stored weight (Gemma), and only what the norm does tells. The vector is
+    1, -1, 1, -1, ...: of mean 0 and size 1, so that every kind of norm multiplies it by its gain
+    alone. What its opposite becomes besides is a shift.
+    """
+    signs = _signs(norm.weight.detach())
+    with torch.no_grad():
+        gain: Tensor = (norm(signs) - norm(-signs)) / 2
+    return gain * _signs(gain)  # heads are of even width: each that is left begins with 1
+
+
+def _signs(like: Tensor) -> Tensor:
+    """Return 1, -1, 1, -1, ... as long as another vector."""
+    signs = torch.ones_like(like)
+    signs[1::2] = -1.0
+    return signs
+
+
+def _centred(norm: Any, W: Tensor, d_head: int) -> Tensor:
+    """Take the mean over coordinates out of a map (n_heads, d_in, d_head), if the norm does.
+
+    A LayerNorm does, and turns a constant vector into its shift.
+    """
+    ones = torch.ones_like(norm.weight.detach())
+    with torch.no_grad():
+        difference = norm(ones) - norm(-ones)
+    if float(difference.abs().max()) > 0.0:
+        return W
+    W = W.double()
+    if reads_all_heads(norm, d_head):
+        return W - W.mean(dim=(0, 2), keepdim=True)
+    return W - W.mean(dim=2, keepdim=True)
 
 
 def _normed(norm: Any, site: AttentionSite, linear: LinearMap, keys: Tensor, x: Tensor) -> Tensor:

@@ -13,11 +13,13 @@ from pathlib import Path
 
 from headscope.core.progress import say
 from headscope.core.safe_text import visible
+from headscope.data.pieces import PAIR_READING
 from headscope.models.layouts.families import refuse
 from headscope.models.load.checkpoint import Checkpoint
 from headscope.models.load.languages import name_languages
 from headscope.models.load.manifest import kept_parts
 from headscope.models.load.network import check_config, check_finite, load_network
+from headscope.models.load.reranker import fit_padding, pair_reading, score_tokens, scoring_network
 from headscope.models.load.sentence_files import SentenceFiles
 from headscope.models.load.sentence_folder import (
     cross_encoder_activation,
@@ -93,6 +95,8 @@ def load(
     torch_dtype = dtype_on(dtype, torch_device)
     model_source = find_source(model, revision=revision)
     sentence_files = SentenceFiles.of(model_source.folder)
+    scores_pairs = task_head in ("auto", "classification")
+    tokens_of_score = score_tokens(sentence_files) if scores_pairs else None
     source = model_source
     if sentence_files is not None:  # the transformer may lie in a folder of its own
         source = replace(model_source, folder=transformer_folder(sentence_files))
@@ -116,10 +120,12 @@ def load(
             source,
             checkpoint,
             dtype=torch_dtype,
-            task_head=task_head,
+            task_head=task_head if tokens_of_score is None else None,
             embeds=sentence_files is not None,
             remaining=remaining,
         )
+        if tokens_of_score is not None:
+            network = scoring_network(network, tokens_of_score, checkpoint, source.name)
     check_finite(network, source)
     activation = cross_encoder_activation(sentence_files)
     if activation is not None:
@@ -143,6 +149,11 @@ def load(
     loaded.remarks = (*loaded.remarks, *_remarks(loaded, checkpoint, head_weights), *opened.remarks)
     loaded.class_reads_otherwise = opened.class_differs
     width = getattr(loaded.model.config, "hidden_size", None)
+    reading = pair_reading(sentence_files)
+    if tokenizer is not None and reading is not None:
+        setattr(tokenizer, PAIR_READING, reading)  # kept by every copy of the model
+    if tokens_of_score is not None:
+        fit_padding(loaded)
     loaded.pooling = read_pooling(sentence_files, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
 

@@ -156,6 +156,11 @@ def _check_model(files: SentenceFiles, kind: str, reading: Mapping[str, Any]) ->
         output = output[0]
     if not kind.endswith("Transformer") or kind.startswith("MLM"):
         raise CheckpointError(f"{modules} starts with {short(kind)}, not with a Transformer.")
+    if isinstance(by_input, Mapping) and "message" in by_input:
+        raise CheckpointError(
+            f"{modules} starts with a Transformer that puts each text into a chat template (the "
+            "modality message), which headscope does for pairs of a CrossEncoder alone"
+        )
     if output not in (None, "last_hidden_state"):
         raise CheckpointError(f"{modules} pools {short(output)}, not the last hidden states.")
 

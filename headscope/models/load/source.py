@@ -29,6 +29,7 @@ _FILES = [
     "model-*.safetensors",
     "model.safetensors.index.json",
     "tokenizer*",
+    "chat_template.jinja",
     "vocab*",
     "merges.txt",
     "*.model",

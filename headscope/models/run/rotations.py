@@ -59,7 +59,7 @@ def _exact(loaded: LoadedModel, planes: Planes, kept: Sequence[Tensor]) -> Plane
     if DTYPES[loaded.dtype].itemsize < torch.float32.itemsize:
         raise InputError(
             f"{loaded.name} keeps the angles of its rotation rounded to {loaded.dtype}, too coarse "
-            "for far positions; give --dtype float32."
+            "for far positions; give dtype='float32'."
         )
     return planes
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -99,6 +101,11 @@ def missing_task_head(
         remedy = "give a checkpoint that holds them"
     elif weights.lacking:
         why += f", without {weights}"
+    elif task_head == "classification" and task_head_of(held) == "causal":
+        remedy += (
+            ", or, if it scores pairs by the logit of a token such as yes, the folder that "
+            "CrossEncoder of sentence-transformers saves of it"
+        )
     head = _NAMES.get(task_head, task_head)
     return InputError(
         f"{folder} has no {head} head: {why}; choose a task that fits it, or {remedy}."
@@ -162,14 +169,20 @@ class InSlices:
         as its value and these gradients as its derivative by the states; it has no second one.
         """
         states = self.pick(hidden)
-        parts = _slices(len(states), vocabulary)
-        return torch.cat([self._of_slice(states[part], part, head) for part in parts])
+        numbers = [
+            self._of_slice(states[positions], positions, head)
+            for positions in _slices(len(states), vocabulary)
+        ]
+        return torch.cat(numbers)
 
-    def _of_slice(self, states: Tensor, part: slice, head: Callable[[Tensor], Tensor]) -> Tensor:
+    def _of_slice(
+        self, states: Tensor, positions: slice, head: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Read the logits of one slice, and take their gradient by its states where one is due."""
         if not (torch.is_grad_enabled() and states.requires_grad):
-            return self.read(head(states), part)
+            return self.read(head(states), positions)
         leaf = states.detach().requires_grad_()
-        numbers = self.read(head(leaf), part)
+        numbers = self.read(head(leaf), positions)
         (gradient,) = torch.autograd.grad(numbers.sum(), leaf)  # each by its own position's state
         zero = states - states.detach()  # with the derivative of the states
         return numbers.detach() + (zero * gradient).sum(dim=-1)
@@ -177,8 +190,8 @@ class InSlices:
     def of_logits(self, logits: Tensor) -> Tensor:
         """Read logits that are there already, (batch, pos, vocabulary)."""
         picked = self.pick(logits)
-        parts = _slices(*picked.shape)
-        return torch.cat([self.read(picked[part], part) for part in parts])
+        slices = _slices(len(picked), vocabulary=picked.shape[-1])
+        return torch.cat([self.read(picked[positions], positions) for positions in slices])
 
 
 def _slices(n_positions: int, vocabulary: int) -> list[slice]:
@@ -245,7 +258,7 @@ def run_with_task_head(
         return output
 
     with last.register_forward_hook(keep_and_select):
-        output = network(**inputs, return_dict=True)
+        output = network(**inputs, **_without_cache(network), return_dict=True)
     start_logits = getattr(output, "start_logits", None)
     if start_logits is not None:  # where an answer begins and ends: (batch, pos, 2)
         return states[0], torch.stack([start_logits, output.end_logits], dim=-1)
@@ -256,8 +269,23 @@ def last_state(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """Run a base model and return its last hidden state (batch, pos, d_model)."""
     if _last_module(model) is not model:
         return run_with_task_head(model, model, inputs)[0]
-    hidden: Tensor = model(**inputs, return_dict=True).last_hidden_state
+    hidden: Tensor = model(**inputs, **_without_cache(model), return_dict=True).last_hidden_state
     return hidden
+
+
+def _without_cache(network: Any) -> dict[str, bool]:
+    """Return the argument that keeps a network from storing keys and values: one pass needs none.
+
+    Empty for a network that stores nothing.
+    """
+    kind: Any = type(network)
+    return {"use_cache": False} if _may_cache(kind) else {}
+
+
+@functools.cache
+def _may_cache(kind: Any) -> bool:
+    """Whether a class of networks stores keys and values, unless it is told not to."""
+    return "use_cache" in inspect.signature(kind.forward).parameters
 
 
 def _last_module(base: Any) -> Any:

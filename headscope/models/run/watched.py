@@ -26,6 +26,7 @@ from transformers.pytorch_utils import Conv1D
 
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
+from headscope.models.layouts.normed import gain_of
 from headscope.models.run.hooks import first_tensor, hooked
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.site_hooks import watch_inputs
@@ -237,31 +238,32 @@ def near(a: Tensor, b: Tensor | None, minuend: Tensor | None = None) -> bool:
     return float((a - b).abs().max()) <= slack
 
 
-def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
-    """Find the LayerNorm whose output is the input of each layer's W_Q, by the row of the site.
+def preceding_norms(loaded: LoadedModel) -> dict[int, nn.Module]:
+    """Find the norm whose output is the input of each layer's W_Q, by the row of the site.
 
     A layer whose input comes from anything else (a projection of the embeddings, in ALBERT and
     ELECTRA) is missing. It does not matter whether norms stand before or after a layer.
     """
     seen = watch(loaded)
-    norms: dict[int, nn.LayerNorm] = {}
+    norms: dict[int, nn.Module] = {}
     for row, inputs in seen.inputs.items():
         for call in seen.calls:
-            # The same memory, since a view of the norm's output may be what reaches the layer.
-            same_memory = call.y.data_ptr() == inputs.x_q.data_ptr()
-            same_tensor = same_memory and call.y.shape == inputs.x_q.shape
-            if isinstance(call.module, nn.LayerNorm) and same_tensor:
+            # The same numbers, as a view of the norm's output may be what reaches the layer.
+            if call.is_norm and torch.equal(call.y, inputs.x_q):
                 norms[row] = call.module
     return norms
 
 
-def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
-    """Return the weight and the bias of a LayerNorm; ones and zeros where it has none."""
+def gain_and_shift(norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return the gain and the shift of a norm; ones and zeros where it has none."""
+    if not isinstance(norm, nn.LayerNorm):  # an RMSNorm, or a family's own
+        gain = gain_of(norm)
+        return gain, torch.zeros_like(gain)
     ones = torch.ones(norm.normalized_shape, dtype=torch.float64)
-    gain: Tensor | None = norm.weight
-    shift: Tensor | None = norm.bias
-    if gain is None:
-        gain = ones
-    if shift is None:
-        shift = torch.zeros_like(ones)
-    return gain, shift
+    weight: Tensor | None = norm.weight
+    bias: Tensor | None = norm.bias
+    if weight is None:
+        weight = ones
+    if bias is None:
+        bias = torch.zeros_like(ones)
+    return weight, bias

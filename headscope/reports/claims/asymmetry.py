@@ -223,12 +223,16 @@ def _beside_scores(rank: RankResult | None) -> str:
     lows: list[float] = []
     highs: list[float] = []
     for head in rank.heads:
-        ends = head.over_distances
+        extremes = head.over_distances
         if head.asymmetry is not None:
             at_0.append(head.asymmetry)
-        if ends is not None and ends.asymmetry_low is not None and ends.asymmetry_high is not None:
-            lows.append(ends.asymmetry_low)
-            highs.append(ends.asymmetry_high)
+        if (
+            extremes is not None
+            and extremes.asymmetry_low is not None
+            and extremes.asymmetry_high is not None
+        ):
+            lows.append(extremes.asymmetry_low)
+            highs.append(extremes.asymmetry_high)
     if not at_0 or not lows:
         return "Every W_Q W_K^T is zero."
     return (

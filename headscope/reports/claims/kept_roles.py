@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +35,8 @@ from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import prepared
 from headscope.models.run.side_by_side import side_by_side
-from headscope.reports.claims.labelled_heads import KINDS
-from headscope.reports.result import KeptRoles
+from headscope.reports.claims.labelled_heads import SINK, kinds_of
+from headscope.reports.result import KeptRoles, WithoutSinks
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import Head
@@ -79,27 +79,34 @@ def measure_kept_roles(
 
     # All heads by (stack, layer, number), and those of them that have a role.
     heads = places(loaded)
-    labelled = _labelled_heads(classified, heads)
-    random_sets = _RandomSets.like(labelled, heads.values())
+    kinds = tuple(kinds_of(loaded.stacks))
+    labelled = _labelled_heads(classified, heads, kinds)
 
-    # The metric with only the labelled heads, and with random sets of as many heads; neither where
-    # all heads are labelled, or none.
-    value = None
-    interval: tuple[float, ...] | None = None
-    units = 0
-    random: list[float] = []
-    if 0 < len(labelled) < len(heads):
-        outputs = outputs_with_only(scorer, loaded, labelled)
-        change = scorer.change(full_outputs, outputs, seed=seed)
-        value = change.value
-        units = change.units
-        interval = (0.0, 0.0) if change.same else change.ci  # the same model: exactly no change
-        random = _random_values(loaded, scorer, random_sets, draws, seed, progress)
+    # The metric with only the labelled heads, with random sets of as many heads, and where some
+    # heads are sinks with those that have another role.
+    def measured(kept_heads: Sequence[Head]) -> _Measured:
+        return _measure(
+            loaded, scorer, full_outputs, kept_heads, heads.values(), draws, seed, progress
+        )
+
+    kept = measured(labelled)
+    counts = {kind: len(_labelled_heads(classified, heads, [kind])) for kind in kinds}
+    without_sinks = None
+    if counts.get(SINK):
+        other_kinds = [kind for kind in kinds if kind != SINK]
+        others = _labelled_heads(classified, heads, other_kinds)
+        rest = measured(others)
+        without_sinks = WithoutSinks(
+            kept=len(others),
+            value=rest.value,
+            difference_ci=rest.interval,
+            random=tuple(rest.random),
+        )
 
     # The result.
     drawn = f" ({examples.drawn})" if examples.drawn else ""
     return KeptRoles(
-        roles=tuple(KINDS),
+        roles=kinds,
         kept=tuple(_layer_and_number(loaded, head) for head in labelled),
         n_heads=len(heads),
         classified_on=classified.corpus.name,
@@ -108,25 +115,65 @@ def measure_kept_roles(
         metric=scorer.metric,
         higher_is_better=scorer.higher_is_better,
         baseline=scorer.value(full_outputs),
-        value=value,
-        difference_ci=interval,
-        random=tuple(random),
+        value=kept.value,
+        difference_ci=kept.interval,
+        random=tuple(kept.random),
         left_out=n_dropped,
-        sets=min(random_sets.count, 2**53),  # the largest number that JSON holds exactly
-        units=units,
+        sets=min(kept.sets, 2**53),  # the largest number that JSON holds exactly
+        units=kept.units,
+        counts=counts,
+        without_sinks=without_sinks,
+    )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The metric with only some heads, and with random sets of as many in every layer."""
+
+    value: float | None  # None where all heads are kept, or none
+    interval: tuple[float, ...] | None  # Of ``value`` minus that of the whole model
+    random: list[float]
+    sets: int  # How many such sets there are
+    units: int
+
+
+def _measure(
+    loaded: LoadedModel,
+    scorer: Task,
+    full_outputs: dict[str, Array],
+    kept: Sequence[Head],
+    heads: Collection[Head],
+    draws: int,
+    seed: int,
+    progress: Progress,
+) -> _Measured:
+    """Measure the metric with some of the heads; nothing where these are all heads, or none."""
+    random_sets = _RandomSets.like(kept, heads)
+    if not 0 < len(kept) < len(heads):
+        return _Measured(value=None, interval=None, random=[], sets=random_sets.count, units=0)
+    outputs = outputs_with_only(scorer, loaded, kept)
+    change = scorer.change(full_outputs, outputs, seed=seed)
+    return _Measured(
+        value=change.value,
+        interval=(0.0, 0.0) if change.same else change.ci,  # the same model: exactly no change
+        random=_random_values(loaded, scorer, random_sets, draws, seed, progress),
+        sets=random_sets.count,
+        units=change.units,
     )
 
 
 def _labelled_heads(
-    classified: ClassifyResult, heads: Mapping[tuple[str, int, int], Head]
+    classified: ClassifyResult,
+    heads: Mapping[tuple[str, int, int], Head],
+    kinds: Collection[str],
 ) -> list[Head]:
-    """Return the heads that have one of the claim's roles, as (row, index).
+    """Return the heads that have one of these roles, as (row, index).
 
     ``heads`` are all heads of the model, by (stack, layer, number) as results name them.
     """
     labelled: set[tuple[str, int, int]] = set()
     for head in classified.heads:
-        if any(role in KINDS for role in head.roles):
+        if any(role in kinds for role in head.roles):
             labelled.add((head.stack, head.layer, head.head))
     return [head for name, head in heads.items() if name in labelled]
 

@@ -9,7 +9,7 @@ layers, or of any (``survivors.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,15 @@ from headscope.stats.estimate import Estimate
 
 #: The kinds of heads that the claim names, by key, and how they are called.
 KINDS = {"positional": "positional", "syntactic": "syntactic", "rare": "rare-word"}
+#: The kinds that causal models have besides.
+CAUSAL_KINDS = {"induction": "induction heads", "first_token": "first-token sinks"}
+SINK = "first_token"
+
+
+def kinds_of(stacks: Collection[str]) -> dict[str, str]:
+    """Return the kinds that heads of a model with these stacks are kept for."""
+    return KINDS | CAUSAL_KINDS if "decoder" in stacks else KINDS
+
 
 #: What decides the claim. ``rule`` says it in words, ``lies`` where the estimate's interval has
 #: to lie for the part to hold (``{bound}`` in these words).
@@ -91,7 +100,8 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
             f"{kept_roles.measured_on} is {kept_roles.value:.4g} (whole model "
             f"{kept_roles.baseline:.4g}): {shown(lost, '.1%')} is lost. Labelled heads "
             f"{against_random.words} random ones: {against_random.as_well} of "
-            f"{len(kept_roles.random)} random sets do as well.{survivor_sentence}"
+            f"{len(kept_roles.random)} random sets do as well.{_causal_kinds(kept_roles)}"
+            f"{survivor_sentence}"
         ),
         control=_control(kept_roles),
         values={
@@ -206,7 +216,31 @@ def _values(kept_roles: KeptRoles, lost: Estimate) -> dict[str, Any]:
 
 def _kinds(kept_roles: KeptRoles) -> str:
     """Name the kinds of heads: ``positional, syntactic or rare-word``."""
-    return joined([KINDS.get(role, role) for role in kept_roles.roles], "or")
+    names = KINDS | CAUSAL_KINDS
+    return joined([names.get(role, role) for role in kept_roles.roles], "or")
+
+
+def _causal_kinds(kept_roles: KeptRoles) -> str:
+    """Say how many of a causal model's heads are sinks, and what is kept without these."""
+    counted = [
+        f"{kept_roles.counts[kind]} {name}"
+        for kind, name in CAUSAL_KINDS.items()
+        if kind in kept_roles.counts
+    ]
+    if not counted:
+        return ""
+    sentence = f" Of these heads {joined(counted)}"
+    without_sinks = kept_roles.without_sinks
+    if without_sinks is None or without_sinks.value is None:
+        return f"{sentence}."
+    sign = 1.0 if kept_roles.higher_is_better else -1.0
+    least = sign * without_sinks.value - ROUNDING * abs(without_sinks.value)
+    as_well = sum(sign * value >= least for value in without_sinks.random)
+    return (
+        f"{sentence}; with the {without_sinks.kept} that have another role than sink alone it is "
+        f"{without_sinks.value:.4g} ({as_well} of {len(without_sinks.random)} random sets do as "
+        "well)."
+    )
 
 
 def bar(values: Mapping[str, Any]) -> Bar:

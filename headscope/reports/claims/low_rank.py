@@ -109,6 +109,13 @@ def _control(spectrum: SpectrumResult) -> str:
     known_patterns = (
         f"Patterns of random scores {random_scores}, a head that looks at itself {identity}."
     )
+    if {head.stack for head in spectrum.heads} == {"decoder"}:  # then they are over visible keys
+        uniform = or_dash(spectrum.controls["uniform"].share_at_k)
+        previous = or_dash(spectrum.controls["previous-token"].share_at_k)
+        known_patterns = (
+            f"Over visible keys, patterns of random scores {random_scores}, evenly spread "
+            f"{uniform}, a head that looks at itself {identity}, at the token before {previous}."
+        )
 
     random = spectrum.random_weights
     difference = spectrum.over_random_weights()

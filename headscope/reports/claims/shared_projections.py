@@ -50,7 +50,7 @@ PARTS = {
     ),
     "not_counted_distances": ClaimPart(
         name="not counted: layers need fewer dimensions at every distance",
-        lies=lambda bounds: lies_below(1 - bounds.layer_below),
+        lies=lambda thresholds: lies_below(1 - thresholds.layer_below),
         join=every,
         percent=True,
     ),
@@ -116,9 +116,14 @@ def _distances_part(rule: Rule, rank: RankResult) -> list[InsightPart]:
         layer_ratios: list[float] = []
         for layer in rank.layers:
             random = rank.control_range(layer, kind)
-            ends = layer.over_distances
-            if ends is not None and ends.dims90_high and random is not None and random.dims90_high:
-                layer_ratios.append(ends.dims90_high / random.dims90_high)
+            extremes = layer.over_distances
+            if (
+                extremes is not None
+                and extremes.dims90_high
+                and random is not None
+                and random.dims90_high
+            ):
+                layer_ratios.append(extremes.dims90_high / random.dims90_high)
         if layer_ratios:
             ratios[kind] = mean_estimate(layer_ratios)
     if not ratios:

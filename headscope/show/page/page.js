@@ -19,11 +19,13 @@
   const picture = (head) => headPicture(head.mean, SIDE);
   const shownSample = () => data.samples[sampleIndex()];
 
-  // A head's pattern with what asks and what is looked at: a decoder's tokens ask, cross-attention looks at the source.
+  // A head's pattern with what asks and what is looked at: a decoder's tokens ask, cross-attention looks at the source. A
+  // causal model has no source: its decoder reads the text itself.
   const stackOf = (name) => name.includes(":") ? name.split(":")[0] : "encoder";
   function grid(sample, name) {
     const flat = sample && sample.patterns[name], stack = stackOf(name);
-    return flat && { flat, ask: stack === "encoder" ? sample : sample.target, seen: stack === "decoder" ? sample.target : sample };
+    const target = sample && sample.target && sample.target.tokens ? sample.target : sample;
+    return flat && { flat, ask: stack === "encoder" ? sample : target, seen: stack === "decoder" ? target : sample };
   }
 
   function drawThumbs() {
@@ -459,13 +461,25 @@
     return [element("p", `${first.name}: ${first.full}` + (live.words === words(0) ? "" : `; ${live.words}: ${first.off}${random}`), "soft answer")];
   }
 
+  // Probabilities are bars under their numbers, of random sets from the smallest to the largest.
+  function drawBars(row) {
+    for (const cell of row.querySelectorAll("td.n")) {
+      const ends = cell.textContent.split(" to ").map((text) => 100 * Number(text));
+      cell.classList.add("share");
+      cell.style.setProperty("--from", `${ends.length > 1 ? ends[0] : 0}%`);
+      cell.style.setProperty("--to", `${Math.max(ends[ends.length - 1], 0.5)}%`);
+    }
+  }
+
   function showAnswers() {
     const pinned = live.pinned && new Map(live.pinned.answers.map((answer) => [answer.name, answer.off]));
     const random = live.answers.some((answer) => answer.random);
     const header = ["", "whole model", live.words, ...(random ? [`${live.sets} random sets of as many heads in the same layers`] : []), ...(pinned ? ["pinned: " + live.pinned.words + (String(live.pinned.texts) === String(live.texts) ? "" : ", other text")] : [])];
     const rows = live.answers.map((answer) => [answer.name, answer.full, answer.off, ...(random ? [answer.random] : []), ...(pinned ? [pinned.get(answer.name) || "–"] : [])]);
     const note = random ? `If these heads were like any others, their value would lie outside the range of the ${live.sets} sets in 2 of ${live.sets + 1} cases.` : live.note;
-    byId("answers").replaceChildren(tableOf("", header, rows, 1), ...(note ? [element("p", note, "soft")] : []));
+    const table = tableOf("", header, rows, 1);
+    live.answers.forEach((answer, i) => { if (answer.unit === "probability") drawBars(table.querySelectorAll("tbody tr")[i]); });
+    byId("answers").replaceChildren(table, ...(note ? [element("p", note, "soft")] : []));
   }
 
   if (live) {

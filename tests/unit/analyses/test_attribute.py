@@ -296,7 +296,7 @@ def test_data_gives_means_of_single_runs(bert, tmp_path):
         ({"first": A, "second": B, "label": "cat"}, "this output is a cosine"),
         ({"first": A, "second": B, "of": "class"}, "has no classification head"),
         ({"first": A, "second": B, "of": "target"}, "has no seq2seq head"),
-        ({"first": A, "second": B, "target": C}, "what an encoder-decoder model writes"),
+        ({"first": A, "second": B, "target": C}, "what an encoder-decoder or a causal"),
         ({"first": A, "data": "x.csv"}, "give one of them"),
         ({"first": "cat " * 90, "second": B}, "longer than"),
     ],

@@ -25,6 +25,7 @@ from headscope.analyses.classify.optional.results import (
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.roles import NO_ROLE, role_name
 from headscope.analyses.classify.scores import HeadResult
+from headscope.core.rounding import FRACTION
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, model_name, p_text
@@ -57,6 +58,29 @@ def more(result: ClassifyResult) -> Iterator[b.Details]:
 
 
 # --- repeated tokens ---
+
+
+def prefix_sentences(result: ClassifyResult) -> Iterator[str]:
+    """Say which heads of a stack find the token after an earlier copy; nothing where not asked."""
+    matches = list(_matches_at(result, "after"))
+    if not matches:
+        return
+    least = float(result.thresholds["induction"])
+    n_found = sum(_gains(match, least) for _, match in matches)
+    best, match = max(matches, key=lambda row: float(row[1].gain))
+    random = result.prefix.random_weights.get("after") if result.prefix else None
+    control = "" if random is None else f"; largest gain with random weights {random:.2f}"
+    yield (
+        f"Induction, on random tokens that come twice: {best.name} puts "
+        f"{decimal(match.score, 2)} of its attention on the token after the earlier copy, "
+        f"{decimal(match.control, 2)} where nothing is repeated; in {n_found} of {len(matches)} "
+        f"heads the gain is at least {least:.2f}, whole interval{control}."
+    )
+
+
+def _gains(match: Match, least: float) -> bool:
+    """Whether the whole interval of a gain reaches the threshold."""
+    return match.gain.low is not None and match.gain.low >= least - FRACTION
 
 
 class _PrefixRow(NamedTuple):

@@ -14,7 +14,7 @@ from headscope.analyses.explain.measure import compute, entropy, even_entropy, m
 from headscope.analyses.explain.result import ExplainResult, ExplainStep
 from headscope.analyses.explain.steps.step import Measured, Numbers, Step, Trace
 from headscope.analyses.explain.words import counted, percent
-from headscope.attention import default_scale, masked_softmax
+from headscope.attention import capped, default_scale, masked_softmax
 from headscope.core.widest import widest
 from headscope.show.cells import tiny
 
@@ -31,7 +31,7 @@ def _measure_scores(trace: Trace) -> Measured:
 
     # What is often done wrongly: scaled by the length of the sequence.
     length_scale = len(trace.tokens) ** -0.5
-    wrong_scores = products * length_scale
+    wrong_scores = capped(products * length_scale, trace.run.site.softcap)
     if ours.bias is not None:
         wrong_scores = wrong_scores + ours.bias[trace.head]
     wrong_pattern = masked_softmax(wrong_scores, seen)
@@ -46,6 +46,8 @@ def _measure_scores(trace: Trace) -> Measured:
         "entropy_sequence_scale": rounded(entropy(wrong_pattern).mean()),
         "moved_by_sequence_scale": rounded(moved(pattern, wrong_pattern).mean()),
     }
+    if trace.run.site.softcap is not None:
+        numbers["softcap"] = trace.run.site.softcap
     tensors = {"q k^T": products, "scores": scores, "sequence scale": wrong_pattern}
     if ours.bias is not None:
         tensors["bias"] = ours.bias[trace.head]
@@ -80,6 +82,12 @@ def _words_of_scores(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
         f"{d_head} numbers spread by {numbers['spread_products']:.2f} here, scores by "
         f"{numbers['spread_scores']:.2f} (standard deviations)."
     )
+    softcap = numbers.get("softcap")
+    if softcap is not None:
+        yield (
+            f"This family then bends the scaled products s by a soft cap, {softcap:g} "
+            f"tanh(s / {softcap:g}): no score is beyond it."
+        )
     if result.positions == "bias":
         yield (
             "This family adds terms by relative position to the scaled products: the matrix "

@@ -153,7 +153,9 @@ def _measure_qkv(trace: Trace) -> Measured:
         trace.matrix("k", heads.k[head]),
         trace.matrix("v", heads.v[head]),
     ]
+    numbers: Numbers = {}
     if trace.ours.rotated:
+        numbers["normed"] = int(trace.ours.normed)
         placed = trace.ours.placed
         matrices.append(trace.matrix("q rotated", placed.q[head]))
         matrices.append(trace.matrix("k rotated", placed.k[head]))
@@ -171,7 +173,7 @@ def _measure_qkv(trace: Trace) -> Measured:
         trace.check("k of all heads", heads.k, k),
         trace.check("v of all heads", heads.v, v),
     ]
-    return Measured(numbers={}, matrices=matrices, checks=checks)
+    return Measured(numbers=numbers, matrices=matrices, checks=checks)
 
 
 def _words_of_qkv(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
@@ -180,9 +182,12 @@ def _words_of_qkv(result: ExplainResult, step: ExplainStep) -> Iterator[str]:
         f"hands over: three rows of {result.d_head} numbers for each token."
     )
     if result.positions == "rotated":
+        norms = ""
+        if step.numbers["normed"]:
+            norms = "norms q and k (divides them by their size, times a learned gain), and then "
         yield (
-            "This family then turns q and k by an angle that grows with the position; the scores "
-            "are made of the rotated ones."
+            f"This family then {norms}turns q and k by an angle that grows with the position; the "
+            "scores are made of the rotated ones."
         )
 
 

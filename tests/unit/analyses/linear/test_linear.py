@@ -108,7 +108,7 @@ LENGTHS = (5, 3, 6, 4)
 
 def inputs_of(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> HeadInputs:
     """What all heads of the site in row 5 attend with."""
-    site = SimpleNamespace(row=5)
+    site = SimpleNamespace(row=5, softcap=None)
     return HeadInputs(site, tuple(range(q.shape[1])), q, k, v, mask, SCALE)
 
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import AutoConfig, AutoTokenizer, EsmTokenizer, PreTrainedTokenizerFast
 
 import headscope
-from headscope.artefacts.sentence_transformers import compare_embeddings
+from headscope.artefacts.sentence_outputs import compare_embeddings
 from headscope.artefacts.tokenizer_files import name_tokenizer_class, write_tokenizer
 from headscope.core.errors import CheckpointError
 from headscope.models.load.source import Source
