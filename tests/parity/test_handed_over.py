@@ -14,6 +14,7 @@ import headscope
 from headscope.attention import stream_attention
 from headscope.core.activations import Activations
 from headscope.core.errors import UnsupportedModelError
+from headscope.live.answers import Answers
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.layouts.handed import NAME
 from headscope.models.run import routing
@@ -141,6 +142,8 @@ def test_what_works(with_words, tmp_path):
     assert headscope.classify(with_words, LINES).heads
     assert headscope.spectrum(with_words, LINES, length=8, sequences=2)
     assert headscope.symmetric(with_words, LINES, sentences=2)
+    answers = Answers(with_words)(LINES[:2], ["decoder:L0H1"])["answers"]
+    assert answers[0]["full"] != answers[0]["off"]
     texts = _texts(tmp_path)
     result = headscope.prune(with_words, fractions=[0.5], **FEW, **texts)
     assert {curve.method for curve in result.curves} >= {"fisher", "random"}
