@@ -32,8 +32,8 @@ class StackedRows(HeadRows):
     def rows(self, present: Sequence[int], heads: Sequence[int]) -> Tensor:
         """Return the rows of the heads' q, and of k and v that no other present head reads."""
         groups = groups_of(present, self.heads_per_group)
-        others = [head for head in present if head not in heads]
-        still_read = groups_of(others, self.heads_per_group)
+        other_heads = [head for head in present if head not in heads]
+        still_read = groups_of(other_heads, self.heads_per_group)
         places = [present.index(head) for head in sorted(heads)]
         for block in (0, 1):  # k, then v
             first_place = len(present) + block * len(groups)
@@ -95,9 +95,9 @@ class _FewerHeads:
     @property
     def config(self) -> Any:
         """The model's configuration, as it is now, but with this module's number of heads."""
-        own = copy.copy(vars(self)["config"])
-        own.num_attention_heads = self.headscope_n_heads
-        return own
+        changed = copy.copy(vars(self)["config"])
+        changed.num_attention_heads = self.headscope_n_heads
+        return changed
 
 
 class _KeysOfEachHead:
