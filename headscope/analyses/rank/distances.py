@@ -44,8 +44,8 @@ def distances_sentence(result: RankResult) -> str:
 
 def _random(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> str:
     """Say what Gaussian weights need at these distances: " (random 121.0 to 123.4)"."""
-    ends = mean_control_range(result, rows, "gaussian")
-    return "" if ends is None else f" (random weights {_dims90(ends)})"
+    spread = mean_control_range(result, rows, "gaussian")
+    return "" if spread is None else f" (random weights {_dims90(spread)})"
 
 
 def mean_range(rows: Sequence[HeadRank | LayerRank]) -> DistanceRange | None:
@@ -63,50 +63,57 @@ def mean_control_range(
 
 def _mean(ranges: Sequence[DistanceRange | None]) -> DistanceRange | None:
     """Average both ends of the numbers that are known; None where there is no range."""
-    known = [vars(ends) for ends in ranges if ends is not None]
+    known = [vars(spread) for spread in ranges if spread is not None]
     if not known:
         return None
-    return DistanceRange(**{name: mean_of(ends[name] for ends in known) for name in known[0]})
+    return DistanceRange(**{name: mean_of(spread[name] for spread in known) for name in known[0]})
 
 
 def widest_head(result: RankResult) -> HeadRank | None:
     """Return the head whose dims90 differs most between distances, distance 0 among them."""
     widths: dict[int, float] = {}
     for index, head in enumerate(result.heads):
-        ends = head.over_distances
+        spread = head.over_distances
         at_0 = head.qk.dims["90"]
-        if ends is None or ends.dims90_low is None or ends.dims90_high is None or at_0 is None:
+        if (
+            spread is None
+            or spread.dims90_low is None
+            or spread.dims90_high is None
+            or at_0 is None
+        ):
             continue
-        widths[index] = max(at_0, ends.dims90_high) - min(at_0, ends.dims90_low)
+        widths[index] = max(at_0, spread.dims90_high) - min(at_0, spread.dims90_low)
     if not widths:
         return None
     return result.heads[max(widths, key=lambda index: widths[index])]
 
 
-def range_text(ends: DistanceRange) -> str:
+def range_text(spread: DistanceRange) -> str:
     """Write a head's or a layer's range on a card."""
-    return f"dims90 {_dims90(ends)}, stable rank {_stable(ends)}, asymmetry {_asymmetry(ends)}"
+    return (
+        f"dims90 {_dims90(spread)}, stable rank {_stable(spread)}, asymmetry {_asymmetry(spread)}"
+    )
 
 
-def _dims90(ends: DistanceRange | None) -> str:
+def _dims90(spread: DistanceRange | None) -> str:
     """Write both ends of dims90: "24 to 31" of one head, "30.2 to 35.1" of means."""
-    if ends is None:
+    if spread is None:
         return "-"
-    least = decimal(ends.dims90_low, 1)
-    largest = decimal(ends.dims90_high, 1)
+    least = decimal(spread.dims90_low, 1)
+    largest = decimal(spread.dims90_high, 1)
     if least.endswith(".0") and largest.endswith(".0"):
         return f"{least.removesuffix('.0')} to {largest.removesuffix('.0')}"
     return f"{least} to {largest}"
 
 
-def _stable(ends: DistanceRange) -> str:
+def _stable(spread: DistanceRange) -> str:
     """Write both ends of the stable rank."""
-    return f"{decimal(ends.stable_rank_low, 1)} to {decimal(ends.stable_rank_high, 1)}"
+    return f"{decimal(spread.stable_rank_low, 1)} to {decimal(spread.stable_rank_high, 1)}"
 
 
-def _asymmetry(ends: DistanceRange) -> str:
+def _asymmetry(spread: DistanceRange) -> str:
     """Write both ends of the asymmetry."""
-    return f"{decimal(ends.asymmetry_low, 2)} to {decimal(ends.asymmetry_high, 2)}"
+    return f"{decimal(spread.asymmetry_low, 2)} to {decimal(spread.asymmetry_high, 2)}"
 
 
 def distances_tables(result: RankResult) -> Iterator[b.Block]:
@@ -141,14 +148,14 @@ def _control_rows(
     result: RankResult, ranks: Sequence[HeadRank | LayerRank], kind: str
 ) -> Iterator[list[str]]:
     """Write the means of a control in the shapes of heads or layers, where it was measured."""
-    ends = mean_control_range(result, ranks, kind)
-    if ends is None:
+    spread = mean_control_range(result, ranks, kind)
+    if spread is None:
         return
     controls = [result.control_of(row, kind, "qk") for row in ranks]
     known = [control for control in controls if control is not None]
     dims90 = mean_of(control.dims["90"] for control in known)
     stable_rank = mean_of(control.stable_rank for control in known)
-    yield _cells(kind, dims90, stable_rank, None, ends)
+    yield _cells(kind, dims90, stable_rank, None, spread)
 
 
 def _cells(
@@ -156,12 +163,12 @@ def _cells(
     dims90: float | None,
     stable_rank: float | None,
     asymmetry: float | None,
-    ends: DistanceRange | None,
+    spread: DistanceRange | None,
 ) -> list[str]:
     """Write a row: each number at distance 0, then its range over distances."""
     spans = ["-", "-", "-"]
-    if ends is not None:
-        spans = [_dims90(ends), _stable(ends), _asymmetry(ends)]
+    if spread is not None:
+        spans = [_dims90(spread), _stable(spread), _asymmetry(spread)]
     numbers = [decimal(dims90, 1), decimal(stable_rank, 1), decimal(asymmetry, 2)]
     cells = [name]
     for number, span_cell in zip(numbers, spans, strict=True):
