@@ -26,15 +26,16 @@ def distances_sentence(result: RankResult) -> str:
     """Say what layers and heads need at other distances, and which head hangs on them most."""
     if not result.rotates:
         return ""
+    layers = dims90_text(mean_range(result.layers))
+    heads = dims90_text(mean_range(result.heads))
     text = (
-        f"At distances of 1 to {FARTHEST} positions a layer needs "
-        f"{_dims90(mean_range(result.layers))} dimensions{_random(result, result.layers)}, and one "
-        f"head {_dims90(mean_range(result.heads))}{_random(result, result.heads)}"
+        f"At distances of 1 to {FARTHEST} positions a layer needs {layers} dimensions"
+        f"{_random(result, result.layers)}, and one head {heads}{_random(result, result.heads)}"
     )
     widest = widest_head(result)
     if widest is not None:
         at_0 = decimal(widest.qk.dims["90"], 0)
-        beyond = _dims90(widest.over_distances)
+        beyond = dims90_text(widest.over_distances)
         text += f"; {widest.name} hangs on the distance most: {at_0} at 0, {beyond} beyond"
     still = sum(layer.over_distances is None for layer in result.layers)
     if still:
@@ -45,7 +46,7 @@ def distances_sentence(result: RankResult) -> str:
 def _random(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> str:
     """Say what Gaussian weights need at these distances: " (random 121.0 to 123.4)"."""
     spread = mean_control_range(result, rows, "gaussian")
-    return "" if spread is None else f" (random weights {_dims90(spread)})"
+    return "" if spread is None else f" (random weights {dims90_text(spread)})"
 
 
 def mean_range(rows: Sequence[HeadRank | LayerRank]) -> DistanceRange | None:
@@ -90,12 +91,11 @@ def widest_head(result: RankResult) -> HeadRank | None:
 
 def range_text(spread: DistanceRange) -> str:
     """Write a head's or a layer's range on a card."""
-    return (
-        f"dims90 {_dims90(spread)}, stable rank {_stable(spread)}, asymmetry {_asymmetry(spread)}"
-    )
+    dims90 = dims90_text(spread)
+    return f"dims90 {dims90}, stable rank {_stable(spread)}, asymmetry {_asymmetry(spread)}"
 
 
-def _dims90(spread: DistanceRange | None) -> str:
+def dims90_text(spread: DistanceRange | None) -> str:
     """Write both ends of dims90: "24 to 31" of one head, "30.2 to 35.1" of means."""
     if spread is None:
         return "-"
@@ -168,7 +168,7 @@ def _cells(
     """Write a row: each number at distance 0, then its range over distances."""
     spans = ["-", "-", "-"]
     if spread is not None:
-        spans = [_dims90(spread), _stable(spread), _asymmetry(spread)]
+        spans = [dims90_text(spread), _stable(spread), _asymmetry(spread)]
     numbers = [decimal(dims90, 1), decimal(stable_rank, 1), decimal(asymmetry, 2)]
     cells = [name]
     for number, span_cell in zip(numbers, spans, strict=True):
