@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import ENCODER, Family, padded_batch
+from families import _ENDS, ENCODER, Family, padded_batch
 from strange_model import N_HEADS, WIDTH, strange
 from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor
@@ -14,6 +14,7 @@ import headscope
 from headscope.attention import stream_attention
 from headscope.core.activations import Activations
 from headscope.core.errors import UnsupportedModelError
+from headscope.live.answers import Answers
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.layouts.handed import NAME
 from headscope.models.run import routing
@@ -141,6 +142,8 @@ def test_what_works(with_words, tmp_path):
     assert headscope.classify(with_words, LINES).heads
     assert headscope.spectrum(with_words, LINES, length=8, sequences=2)
     assert headscope.symmetric(with_words, LINES, sentences=2)
+    answers = Answers(with_words)(LINES[:2], ["decoder:L0H1"])["answers"]
+    assert answers[0]["full"] != answers[0]["off"]
     texts = _texts(tmp_path)
     result = headscope.prune(with_words, fractions=[0.5], **FEW, **texts)
     assert {curve.method for curve in result.curves} >= {"fisher", "random"}
@@ -199,3 +202,14 @@ def test_a_layout_that_describes_an_unlisted_family_is_used():
     loaded = headscope.wrap(Family("arcee", "rotary", ("decoder",), _GROUPS).model())
     assert {site.layout.name for site in loaded.sites} == {"rotary"}
     assert validate_model(loaded).passed
+
+
+@pytest.mark.parametrize("kind", ["olmo_hybrid", "qwen3_5_text"])
+def test_layers_of_linear_attention_have_no_heads(kind):
+    """The others keep their numbers."""
+    sizes = {"num_hidden_layers": 4, "num_key_value_heads": 4, **_ENDS}
+    loaded = headscope.wrap(Family(kind, NAME, changes={**ENCODER, **sizes}).model())
+    assert [(site.stack, site.layer) for site in loaded.sites] == [("decoder", 3)]
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+    assert any("1 of 4 layers" in remark for remark in loaded.remarks)

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.sites import attending_layers
 from headscope.models.run.hooks import grouped
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.watched import Call, ModuleTurn, Seen, near, watch
@@ -115,6 +116,8 @@ def take_apart(loaded: LoadedModel) -> Anatomy:
     UnsupportedModelError
         If a layer has parts of another kind: which one, and why.
     """
+    if attending_layers(loaded.model.config) is not None:
+        raise _refused(loaded, "the layers", "some of them have no heads")
     seen = watch(loaded)
     sites_by_layer = _sites_by_layer(loaded)
     # What is read after each layer: by the next layer's attention, and at last as the output.

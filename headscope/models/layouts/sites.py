@@ -62,12 +62,29 @@ def find_sites(
             hooks.enter_context(module.register_forward_pre_hook(note, with_kwargs=True))
         run()
     sites: list[AttentionSite] = []
+    numbers = attending_layers(getattr(model, "config", None))
     for stack, modules in by_stack.items():
         for index, attention in enumerate(modules):
-            layer = getattr(attention.module, LAYER, index)
+            number = index if numbers is None or index >= len(numbers) else numbers[index]
+            layer = getattr(attention.module, LAYER, number)
             site = AttentionSite(**vars(attention), stack=stack, layer=layer, row=len(sites))
             sites.append(site)
     return tuple(sites)
+
+
+def attending_layers(config: Any) -> list[int] | None:
+    """List the layers that have heads, where a model has layers of other kinds too; else None.
+
+    ``layer_types`` of linear attention, attention, linear attention, attention -> [1, 3].
+    """
+    kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+    numbers = [number for number, kind in enumerate(kinds) if _attends(kind)]
+    return None if len(numbers) == len(kinds) else numbers
+
+
+def _attends(kind: str) -> bool:
+    """Whether a layer of a kind that transformers names has a softmax over pairs of tokens."""
+    return kind == "hybrid" or ("attention" in kind and "linear" not in kind)
 
 
 def numbered(sites: Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:

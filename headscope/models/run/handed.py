@@ -19,7 +19,7 @@ from transformers import AttentionInterface
 from headscope.models.layouts.handed import NAME, HandedLayout, handed_module
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads
-from headscope.models.layouts.sites import find_sites
+from headscope.models.layouts.sites import attending_layers, find_sites
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.site_hooks import output_module, watch_inputs, watch_outputs
@@ -162,15 +162,23 @@ def as_handed_over(
     return find_sites(loaded.model, loaded.run_tiny, encoder, modules)
 
 
-def remark(sites: Sequence[AttentionSite]) -> tuple[str, ...]:
-    """Say, for every output, that a model is measured as it hands q, k and v over."""
-    kinds = {type(site.module).__name__ for site in sites if not site.has_weights}
-    if not kinds:
-        return ()
-    return (
-        f"headscope has no layout for {' and '.join(sorted(kinds))}, so heads are measured from "
-        "the q, k and v that the model hands over; what needs W_Q, W_K, W_V or W_O is refused.",
-    )
+def remarks(loaded: LoadedModel) -> Iterator[str]:
+    """Say, for every output, what of a model is measured otherwise than usual, or not at all."""
+    kinds = {type(site.module).__name__ for site in loaded.sites if not site.has_weights}
+    if kinds:
+        yield (
+            f"headscope has no layout for {' and '.join(sorted(kinds))}, so heads are measured "
+            "from the q, k and v that the model hands over; what needs W_Q, W_K, W_V or W_O is "
+            "refused."
+        )
+    config = loaded.model.config
+    attending = attending_layers(config)
+    if attending is not None:
+        yield (
+            f"{len(attending)} of {config.num_hidden_layers} layers of {loaded.name} have heads, "
+            "and are measured under their own numbers; the others, such as linear attention, "
+            "have none."
+        )
 
 
 def _describes(site: AttentionSite, inputs: AttentionInput, call: HandedCall) -> bool:

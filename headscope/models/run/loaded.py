@@ -23,7 +23,7 @@ from headscope.data.languages import Languages, languages_of
 from headscope.data.token_rows import Ends
 from headscope.data.token_types import TokenTypes, token_types
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.sites import numbered
+from headscope.models.layouts.sites import attending_layers, numbered
 from headscope.models.run.fingerprints import FileWeights, fingerprint
 from headscope.models.run.pooling import Pooling, chosen_pooling
 from headscope.models.run.task_heads import (
@@ -151,9 +151,13 @@ class LoadedModel:
     def layers_stated(self) -> int:
         """Return the number of layers of attention that the configuration states.
 
-        All stacks together: a BART of 6 encoder and 6 decoder layers has 18.
+        All stacks together: a BART of 6 encoder and 6 decoder layers has 18. Layers of other kinds,
+        such as linear attention, do not count.
         """
         config = self.model.config
+        attending = attending_layers(config)
+        if attending is not None:
+            return len(attending)
         layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
         if not self.encoder_decoder:
             return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer

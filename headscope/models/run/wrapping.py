@@ -15,7 +15,7 @@ import torch
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
 from headscope.models.layouts.families import COVERED, other_input, refuse
 from headscope.models.layouts.sites import find_sites
-from headscope.models.run.handed import as_handed_over, remark
+from headscope.models.run.handed import as_handed_over, remarks
 from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.run.task_heads import task_head_of
 
@@ -65,7 +65,7 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         loaded.sites = find_sites(base, loaded.run_tiny, encoder)
         if family not in COVERED:
             loaded.sites = as_handed_over(loaded, loaded.sites, encoder)
-            loaded.remarks = remark(loaded.sites)
+            loaded.remarks = tuple(remarks(loaded))
     except HeadscopeError:
         raise
     except Exception as error:  # whatever a family raises that wants more than token ids
