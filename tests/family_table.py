@@ -63,7 +63,8 @@ def _covered(cells: Sequence[tuple[Cell, ...]]) -> str:
         rows.setdefault(row, []).append(shown(family))
     notes: list[str] = []
     for _, _, family_cells in rows:
-        notes += [note for _, note in family_cells if note and note not in notes]
+        notes += [note for _, note in family_cells if note]
+    notes = list(dict.fromkeys(notes))  # each once
     marks = {
         note: f"({letter})" for note, letter in zip(notes, string.ascii_lowercase, strict=False)
     }

@@ -12,7 +12,8 @@ from families import BY_NAME, COVERED, Family
 from family_table import COMMAND, shown, standing_cells
 
 #: What makes a command go another way: shared modules or keys, windows, a bias by position, heads
-#: beside a convolution, channels first, maps that lie across, several stacks.
+#: beside a convolution, channels first, maps that lie across, a soft cap, norms of all heads
+#: together, several stacks.
 KINDS = (
     "albert",
     "eurobert, shared keys",
@@ -21,6 +22,8 @@ KINDS = (
     "convbert",
     "squeezebert",
     "gpt2",
+    "gemma2",
+    "olmo2",
     "t5",
 )
 

@@ -1,4 +1,4 @@
-"""What a model's configuration says of positions that are a term of the scores."""
+"""What a model's configuration says of the terms of its scores."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def relative_terms(config: Any) -> str | None:
         return "a relative position bias"
     if getattr(config, "alibi", False) or getattr(config, "model_type", "") == "bloom":
         return "biases by distance (ALiBi)"
+    if getattr(config, "clip_qkv", None) is not None:
+        return "a bound of the entries of q and k"
     return None
 
 
