@@ -137,6 +137,20 @@ def as_sgpt(folder: Path) -> Path:
     return folder
 
 
+def as_modernbert(folder: Path) -> Path:
+    """Bidirectional with windows and rotation, mean, prompts (as nomic's ModernBERT has them)."""
+    _model(
+        folder, "modernbert", template="[CLS] $A [SEP]", side="right", num_key_value_heads=None,
+        head_dim=None, local_attention=8, global_attn_every_n_layers=2, pad_token_id=0,
+        cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3,
+    )  # fmt: skip
+    _listed(folder, ("", _OLD + "Transformer"), ("1_Pooling", _OLD + "Pooling"))
+    _pooling(folder, "mean_tokens")
+    _json(folder / "sentence_bert_config.json", {"max_seq_length": 100, "do_lower_case": False})
+    _settings(folder, prompts={"query": "search_query: ", "document": "search_document: "})
+    return folder
+
+
 #: With the roles that CrossEncoder gives the two texts, and what a judge has to be told.
 TEMPLATE = (
     "{%- for m in messages if m.role == 'system' %}{% set s = m.content %}"

@@ -41,6 +41,9 @@ from headscope.models.run.pooling import Pooling
 _MORE_TEXTS = (TEXTS[0].upper(), "  Na\u00efve caf\u00e9s: 3.50 EUR each, and 2 teas!  ", "x")
 #: Largest difference of a number of an embedding, in units of the embedding's length.
 _TOLERANCE = 1e-5
+#: Largest difference of a score, relative to the largest if that exceeds 1: ten times as much, as a
+#: score is a difference of logits that are far larger than it is.
+_SCORE_TOLERANCE = 1e-4
 _LONGEST = 8192  # Most tokens that a text is read to, to see where it is cut
 
 # --- a written folder, opened again ---------------------------------------------------------------
@@ -155,12 +158,14 @@ def compare_scores(loaded: LoadedModel) -> EmbeddingCheck | None:
     if folder is None or files is None or pair_reading(files) is None:
         return None
     if why := _not_comparable(loaded):
-        return EmbeddingCheck(settings=(), tolerance=_TOLERANCE, scores=True, not_compared=why)
+        return EmbeddingCheck(
+            settings=(), tolerance=_SCORE_TOLERANCE, scores=True, not_compared=why
+        )
     scoring = load(str(folder), dtype=loaded.dtype, device=loaded.device, task_head="auto")
     if not is_cross_encoder(scoring, folder):
         return None
     check = EmbeddingCheck(
-        settings=tuple(_score_settings(scoring, files)), tolerance=_TOLERANCE, scores=True
+        settings=tuple(_score_settings(scoring, files)), tolerance=_SCORE_TOLERANCE, scores=True
     )
     try:
         with _silent():

@@ -33,6 +33,7 @@ EMBEDDERS: dict[str, tuple[Make, str]] = {
     ),
     "E5-Mistral": (folders.as_e5_mistral, "decoder"),
     "SGPT": (folders.as_sgpt, "decoder"),
+    "ModernBERT": (folders.as_modernbert, "encoder"),
 }
 
 
@@ -193,6 +194,23 @@ def test_scores_are_those_of_cross_encoder(name, made, tmp_path):
     same(scored(pruned), predicted(tmp_path / "small"))
     same(scored(headscope.load(str(tmp_path / "small"), task_head="auto")), scored(pruned))
     assert abs(scored(pruned) - scored(loaded)).max() > 1e-3
+
+
+def test_a_folder_that_cross_encoder_itself_saved(made, tmp_path):
+    """Of a plain causal model and a tokenizer with a template, as the docs have it."""
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
+    plain = tmp_path / "plain"
+    shutil.copytree(made(folders.as_qwen3_reranker), plain)
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (plain / name).unlink()
+    start = Transformer(str(plain), transformer_task="text-generation")
+    model = CrossEncoder(modules=[start, LogitScore(30, 31)], device="cpu")
+    model.save(str(tmp_path / "saved"), create_model_card=False)
+    loaded = headscope.load(str(tmp_path / "saved"), task_head="auto")
+    same(scored(loaded), predicted(tmp_path / "saved"))
 
 
 def test_a_score_of_one_logit(made, tmp_path):

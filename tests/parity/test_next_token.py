@@ -19,7 +19,10 @@ import headscope
 from headscope.core.errors import CorpusError, InputError
 from headscope.models.run import task_heads
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.layers import remove_layers
+from headscope.pruning.sentences import verdict
 from headscope.session.opening import open_for_tasks
+from headscope.shrinking.distil import Lesson
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 
@@ -217,6 +220,73 @@ def test_a_head_reads_states_as_its_network_does(name: str) -> None:
         read = task_heads.logits_of_states(network, base, states.flatten(0, 1))
     torch.testing.assert_close(logits, expected)
     torch.testing.assert_close(read, expected.flatten(0, 1))
+
+
+def test_logits_are_never_held_at_once(opened, monkeypatch) -> None:
+    sizes = []
+
+    def noting(network: Any, base: Any, states: Tensor) -> Tensor:
+        logits = read_states(network, base, states)
+        sizes.append(logits.numel())
+        return logits
+
+    read_states = task_heads.logits_of_states
+    monkeypatch.setattr(task_heads, "logits_of_states", noting)
+    monkeypatch.setattr(task_heads, "LOGITS_AT_ONCE", 1000)
+    loaded, task = opened("gpt2")
+    task.outputs(loaded)
+    n_logits = sum(len(row.before_next) for row in task.rows) * len(VOCABULARY)
+    assert sum(sizes) == n_logits
+    assert max(sizes) <= 1000
+
+
+def test_pruned_by_next_tokens(folders, text: Path, tmp_path: Path) -> None:
+    """With labels and without; the metrics of a point are those of the model that is saved."""
+    calibration = tmp_path / "other.txt"
+    calibration.write_text("\n".join(f"{line} in a house" for line in LINES * 12))
+    result = headscope.prune(
+        str(folders["llama"]),
+        task="lm",
+        data=str(text),
+        calibration=str(calibration),
+        methods=("importance-example", "fisher"),
+        repairs=("none", "scale"),
+        fractions=(0.25,),
+        save=tmp_path / "cut",
+    )
+    assert result.metric == "nll"
+    assert [curve.name for curve in result.curves][:2] == [
+        "importance-example",
+        "importance-example + scale",
+    ]
+    assert "(perplexity" in verdict(result)
+    cut = open_for_tasks(str(tmp_path / "cut"))
+    assert cut.task_head == "causal"  # a folder that writes, as the whole one does
+    task = make_task("lm", read_examples("lm", text), cut)
+    kept = result.kept
+    assert kept is not None
+    saved = [
+        curve.points[1].metrics
+        for curve in result.curves
+        if (curve.method, curve.repair) == (kept.method, kept.repair)
+    ]
+    assert task.metrics(task.outputs(cut)) == pytest.approx(saved[0], rel=1e-5)
+
+
+def test_distance_of_a_shorter_model(opened) -> None:
+    """What shrink chooses layers by: the divergence of next tokens, against SciPy."""
+    loaded, task = opened("gpt2")
+    short = remove_layers(loaded, [1])
+    rows = task.rows[:3]
+    found = Lesson(short, loaded, rows, {}).distance(range(3))
+    expected = []
+    for row in rows:
+        ids = torch.tensor([row.ids])
+        with torch.no_grad():
+            p = loaded.network(ids).logits[0].double().softmax(-1)
+            q = short.network(ids).logits[0].double().softmax(-1)
+        expected += [stats.entropy(p[i], q[i]) for i in row.before_next]
+    assert found == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_refused(opened, tmp_path: Path) -> None:

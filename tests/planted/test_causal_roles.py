@@ -119,3 +119,15 @@ def test_induction_is_that_of_the_oracle_on_other_tokens(tmp_path):
         gain = slow[head.layer, head.head]
         assert head.prefix.after.gain.value == pytest.approx(gain, abs=0.05), head.name
     assert slow[1, 0] > 0.8
+
+
+def test_sentences_of_one_word_have_no_word_to_ask_for(tmp_path):
+    """A whole batch of them, each at position 0, beside sentences that show roles."""
+    planted = build_decoder(tmp_path / "planted", begins=False)
+    blocks = planted.treebank.read_text().split("\n\n")[:10]
+    word = "# text = .\n1\t.\t_\t_\t_\t_\t0\troot\t_\t_"
+    treebank = tmp_path / "short.conllu"
+    treebank.write_text("\n\n".join([*[word] * 1100, *blocks]) + "\n\n")
+    result = headscope.classify(str(planted.folder), treebank, validate=False)
+    assert result.corpus.sentences == 1110
+    assert result.heads[0].positional.score.value > 0.9

@@ -116,9 +116,10 @@ def _token_after(loaded: LoadedModel, text: str, word: str) -> int:
 
 def _continuation(loaded: LoadedModel, before: str, word: str) -> tuple[int, ...]:
     """Return the tokens of a word behind a text; none where the text has other tokens with it."""
-    encodings = tokenise(loaded, [before, before + word], special=False, check=False)
-    alone, together = [tuple(encoding.ids) for encoding in encodings]
-    return together[len(alone) :] if together[: len(alone)] == alone else ()
+    encodings = list(tokenise(loaded, [before, before + word], special=False, check=False))
+    alone = encodings[0].ids
+    together = encodings[1].ids
+    return tuple(together[len(alone) :]) if together[: len(alone)] == alone else ()
 
 
 def _with_space(loaded: LoadedModel, text: str, word: str) -> int | None:

@@ -190,8 +190,8 @@ def _other_first_tokens(batch: Batch, seed: int) -> Batch:
     rng = np.random.default_rng([seed, int(ids.sum())])
     first_tokens = []
     for token in ids[:, 0]:
-        others = candidates[candidates != token]
-        first_tokens.append(rng.choice(others) if len(others) else token)
+        other_tokens = np.setdiff1d(candidates, [token])
+        first_tokens.append(rng.choice(other_tokens) if len(other_tokens) else token)
     changed = batch.input_ids.clone()
     changed[:, 0] = torch.tensor(first_tokens)
     return replace(batch, input_ids=changed)

@@ -114,7 +114,7 @@ def _argmax_in_sentences(kernel: Tensor, batch: Batch) -> Tensor:
     """Return :func:`kernel_argmax` of sentences."""
     # Positions of the words' first pieces, (batch, words): first_piece [0, 1, 1, 0, 1] ->
     # [1, 2, 4]. Shorter sentences have other positions in the last places, of 0 pieces.
-    most_words = int(batch.first_piece.sum(dim=1).max())
+    most_words = max(1, int(batch.first_piece.sum(dim=1).max()))  # none where all are at position 0
     first_pieces_first = batch.first_piece.long().argsort(dim=1, descending=True, stable=True)
     first_piece = first_pieces_first[:, :most_words]
     pieces = batch.pieces.gather(1, first_piece)[:, None, None]

@@ -144,14 +144,7 @@ def count_sinks(stack_result: ClassifyResult) -> str:
         return counted
     n_position = details.count("position")
     n_token = details.count("token")
-    return (
-        f"{counted} ({n_position} {_stays(n_position)} when another token stands first, {n_token} "
-        f"{'goes' if n_token == 1 else 'go'})"
-    )
-
-
-def _stays(n: int) -> str:
-    return "stays" if n == 1 else "stay"
+    return f"{counted} (with another token first {n_position} of them stay, {n_token} go)"
 
 
 def asked_sentence(stack_result: ClassifyResult) -> str:

@@ -26,15 +26,16 @@ def distances_sentence(result: RankResult) -> str:
     """Say what layers and heads need at other distances, and which head hangs on them most."""
     if not result.rotates:
         return ""
+    layers = dims90_text(mean_range(result.layers))
+    heads = dims90_text(mean_range(result.heads))
     text = (
-        f"At distances of 1 to {FARTHEST} positions a layer needs "
-        f"{_dims90(mean_range(result.layers))} dimensions{_random(result, result.layers)}, and one "
-        f"head {_dims90(mean_range(result.heads))}{_random(result, result.heads)}"
+        f"At distances of 1 to {FARTHEST} positions a layer needs {layers} dimensions"
+        f"{_random(result, result.layers)}, and one head {heads}{_random(result, result.heads)}"
     )
     widest = widest_head(result)
     if widest is not None:
         at_0 = decimal(widest.qk.dims["90"], 0)
-        beyond = _dims90(widest.over_distances)
+        beyond = dims90_text(widest.over_distances)
         text += f"; {widest.name} hangs on the distance most: {at_0} at 0, {beyond} beyond"
     still = sum(layer.over_distances is None for layer in result.layers)
     if still:
@@ -44,8 +45,8 @@ def distances_sentence(result: RankResult) -> str:
 
 def _random(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> str:
     """Say what Gaussian weights need at these distances: " (random 121.0 to 123.4)"."""
-    ends = mean_control_range(result, rows, "gaussian")
-    return "" if ends is None else f" (random weights {_dims90(ends)})"
+    spread = mean_control_range(result, rows, "gaussian")
+    return "" if spread is None else f" (random weights {dims90_text(spread)})"
 
 
 def mean_range(rows: Sequence[HeadRank | LayerRank]) -> DistanceRange | None:
@@ -63,50 +64,56 @@ def mean_control_range(
 
 def _mean(ranges: Sequence[DistanceRange | None]) -> DistanceRange | None:
     """Average both ends of the numbers that are known; None where there is no range."""
-    known = [vars(ends) for ends in ranges if ends is not None]
+    known = [vars(spread) for spread in ranges if spread is not None]
     if not known:
         return None
-    return DistanceRange(**{name: mean_of(ends[name] for ends in known) for name in known[0]})
+    return DistanceRange(**{name: mean_of(spread[name] for spread in known) for name in known[0]})
 
 
 def widest_head(result: RankResult) -> HeadRank | None:
     """Return the head whose dims90 differs most between distances, distance 0 among them."""
     widths: dict[int, float] = {}
     for index, head in enumerate(result.heads):
-        ends = head.over_distances
+        spread = head.over_distances
         at_0 = head.qk.dims["90"]
-        if ends is None or ends.dims90_low is None or ends.dims90_high is None or at_0 is None:
+        if (
+            spread is None
+            or spread.dims90_low is None
+            or spread.dims90_high is None
+            or at_0 is None
+        ):
             continue
-        widths[index] = max(at_0, ends.dims90_high) - min(at_0, ends.dims90_low)
+        widths[index] = max(at_0, spread.dims90_high) - min(at_0, spread.dims90_low)
     if not widths:
         return None
     return result.heads[max(widths, key=lambda index: widths[index])]
 
 
-def range_text(ends: DistanceRange) -> str:
+def range_text(spread: DistanceRange) -> str:
     """Write a head's or a layer's range on a card."""
-    return f"dims90 {_dims90(ends)}, stable rank {_stable(ends)}, asymmetry {_asymmetry(ends)}"
+    dims90 = dims90_text(spread)
+    return f"dims90 {dims90}, stable rank {_stable(spread)}, asymmetry {_asymmetry(spread)}"
 
 
-def _dims90(ends: DistanceRange | None) -> str:
+def dims90_text(spread: DistanceRange | None) -> str:
     """Write both ends of dims90: "24 to 31" of one head, "30.2 to 35.1" of means."""
-    if ends is None:
+    if spread is None:
         return "-"
-    least = decimal(ends.dims90_low, 1)
-    largest = decimal(ends.dims90_high, 1)
+    least = decimal(spread.dims90_low, 1)
+    largest = decimal(spread.dims90_high, 1)
     if least.endswith(".0") and largest.endswith(".0"):
         return f"{least.removesuffix('.0')} to {largest.removesuffix('.0')}"
     return f"{least} to {largest}"
 
 
-def _stable(ends: DistanceRange) -> str:
+def _stable(spread: DistanceRange) -> str:
     """Write both ends of the stable rank."""
-    return f"{decimal(ends.stable_rank_low, 1)} to {decimal(ends.stable_rank_high, 1)}"
+    return f"{decimal(spread.stable_rank_low, 1)} to {decimal(spread.stable_rank_high, 1)}"
 
 
-def _asymmetry(ends: DistanceRange) -> str:
+def _asymmetry(spread: DistanceRange) -> str:
     """Write both ends of the asymmetry."""
-    return f"{decimal(ends.asymmetry_low, 2)} to {decimal(ends.asymmetry_high, 2)}"
+    return f"{decimal(spread.asymmetry_low, 2)} to {decimal(spread.asymmetry_high, 2)}"
 
 
 def distances_tables(result: RankResult) -> Iterator[b.Block]:
@@ -141,14 +148,14 @@ def _control_rows(
     result: RankResult, ranks: Sequence[HeadRank | LayerRank], kind: str
 ) -> Iterator[list[str]]:
     """Write the means of a control in the shapes of heads or layers, where it was measured."""
-    ends = mean_control_range(result, ranks, kind)
-    if ends is None:
+    spread = mean_control_range(result, ranks, kind)
+    if spread is None:
         return
     controls = [result.control_of(row, kind, "qk") for row in ranks]
     known = [control for control in controls if control is not None]
     dims90 = mean_of(control.dims["90"] for control in known)
     stable_rank = mean_of(control.stable_rank for control in known)
-    yield _cells(kind, dims90, stable_rank, None, ends)
+    yield _cells(kind, dims90, stable_rank, None, spread)
 
 
 def _cells(
@@ -156,12 +163,12 @@ def _cells(
     dims90: float | None,
     stable_rank: float | None,
     asymmetry: float | None,
-    ends: DistanceRange | None,
+    spread: DistanceRange | None,
 ) -> list[str]:
     """Write a row: each number at distance 0, then its range over distances."""
     spans = ["-", "-", "-"]
-    if ends is not None:
-        spans = [_dims90(ends), _stable(ends), _asymmetry(ends)]
+    if spread is not None:
+        spans = [dims90_text(spread), _stable(spread), _asymmetry(spread)]
     numbers = [decimal(dims90, 1), decimal(stable_rank, 1), decimal(asymmetry, 2)]
     cells = [name]
     for number, span_cell in zip(numbers, spans, strict=True):

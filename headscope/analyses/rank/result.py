@@ -287,9 +287,10 @@ class RankResult(Shown):
         return control.of(n_heads_of[ranks.stack, ranks.layer])
 
 
-def _distance_columns(ends: DistanceRange | None, prefix: str = "") -> dict[str, float | None]:
+def _distance_columns(spread: DistanceRange | None, prefix: str = "") -> dict[str, float | None]:
     """Return both ends of each number over distances as cells of a row, by their columns."""
     names = [field.name for field in fields(DistanceRange)]
     return {
-        f"{prefix}distances_{name}": None if ends is None else getattr(ends, name) for name in names
+        f"{prefix}distances_{name}": None if spread is None else getattr(spread, name)
+        for name in names
     }

@@ -13,8 +13,11 @@ from headscope.analyses.rank.curves import cumulative_curves, shared_blocks, sum
 from headscope.analyses.rank.distances import (
     FARTHEST,
     at_zero,
+    dims90_text,
     distances_sentence,
     distances_tables,
+    mean_control_range,
+    mean_range,
     range_text,
 )
 from headscope.analyses.rank.result import (
@@ -51,8 +54,8 @@ _LONG = {"gaussian": "Gaussian", "fresh": "freshly initialised"}
 
 def blocks(result: RankResult) -> Iterator[b.Block]:
     """Show the answer, means of heads, every layer, maps of heads, overlaps, and what was asked."""
-    yield b.Text(rank_sentence(result), "lead")
-    yield b.Text(distances_sentence(result))
+    answer = [rank_sentence(result), distances_sentence(result)]
+    yield b.Text("\n".join(sentence for sentence in answer if sentence), "lead")
     for note in rank_notes(result):
         yield b.Text(note, "warning")
     settings = result.settings
@@ -313,6 +316,14 @@ def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
         controls = [f"{name} {control_mean:.1f}" for name, control_mean in random.items()]
         title = f"dims90 of W_Q W_K^T, {kind}"
         yield KeyNumber(title, decimal(mean, 1), ", ".join(controls) or "-", Estimate(mean))
+        if result.rotates:
+            spread = dims90_text(mean_range(rows))
+            controls = []
+            for kind_of_random in random:
+                random_spread = mean_control_range(result, rows, kind_of_random)
+                controls.append(f"{kind_of_random} {dims90_text(random_spread)}")
+            title = f"{title}, distances 1 to {FARTHEST}"
+            yield KeyNumber(title, spread, ", ".join(controls) or "-", Estimate(None))
 
 
 VIEW = view(

@@ -146,7 +146,9 @@ def agreement(
     Parameters
     ----------
     pattern : Tensor, (batch, n_heads, query_pos, key_pos)
+        What the run's softmax returned.
     q, k : Tensor, (batch, n_heads, pos, d_head)
+        Queries and keys of the same run, as they were scored.
     scale : float
         What ``q k^T`` is multiplied by.
     real : Tensor, (batch, query_pos)

@@ -229,7 +229,7 @@ def _causal_kinds(kept_roles: KeptRoles) -> str:
     ]
     if not counted:
         return ""
-    sentence = f" Of these heads {joined(counted)}"
+    sentence = f" Among them are {joined(counted)}"
     without_sinks = kept_roles.without_sinks
     if without_sinks is None or without_sinks.value is None:
         return f"{sentence}."

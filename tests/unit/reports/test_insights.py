@@ -30,7 +30,7 @@ from headscope.reports.claims.rule import Evidence, Rule
 from headscope.reports.claims.survivors import judge_survivors
 from headscope.reports.claims.thresholds import BOUNDS, InsightThresholds
 from headscope.reports.claims.view import bar_of
-from headscope.reports.result import Insight, InsightPart, KeptRoles
+from headscope.reports.result import Insight, InsightPart, KeptRoles, WithoutSinks
 from headscope.stats.estimate import Estimate
 
 T = InsightThresholds()
@@ -148,6 +148,22 @@ def test_labelled_heads_against_random_ones(kept_roles, verdict):
     insight = roles_judged(kept_roles)
     assert insight.verdict == verdict
     assert ("cannot be told from" in insight.measured) == (kept_roles.sets == 19)
+    assert "sink" not in insight.measured
+
+
+def test_sinks_and_induction_heads_are_counted_beside_the_verdict():
+    without_sinks = WithoutSinks(kept=3, value=0.9, difference_ci=None, random=draws(as_well=2))
+    counts = {"positional": 1, "induction": 2, "first_token": 9}
+    kept_roles = labelled(0.99, draws(), counts=counts, without_sinks=without_sinks)
+    insight = roles_judged(kept_roles)
+    assert insight.verdict == "holds"
+    assert (
+        "Among them are 2 induction heads and 9 first-token sinks; with the 3 that have another "
+        "role than sink alone it is 0.9 (2 of 39 random sets do as well)."
+    ) in insight.measured
+    # Without a sink there is nothing to leave out.
+    no_sink = labelled(0.99, draws(), counts={"induction": 2, "first_token": 0})
+    assert "2 induction heads and 0 first-token sinks. " in roles_judged(no_sink).measured + " "
 
 
 def test_where_an_estimate_lies_by_its_interval():

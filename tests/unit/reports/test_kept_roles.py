@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tiny_models import tiny_bert
+from tiny_models import tiny_bert, write_tiny
 
 import headscope
 from headscope.core.errors import InputError
@@ -12,7 +12,7 @@ from headscope.data.corpus import sample_corpus
 from headscope.data.examples import sample_texts
 from headscope.reports.claims import kept_roles
 from headscope.reports.claims.kept_roles import halves, measure_kept_roles
-from headscope.tasks.making import make_task
+from headscope.tasks.making import make_task, read_examples
 
 #: Heads that are made to look labelled, whatever random weights do.
 LABELLED = {(0, 1): "positional", (1, 2): "syntactic", (1, 3): "rare"}
@@ -80,3 +80,39 @@ def test_examples_that_were_classified_on_are_left_out(tiny, classified, tmp_pat
     path.write_text("\n".join([*words[:21], *new_lines]) + "\n")
     with pytest.raises(InputError, match=r"More than half of the 41 examples .* classified on"):
         measure_kept_roles(tiny, classified, data=path)
+
+
+def test_a_causal_model_is_measured_with_and_without_its_sinks(tmp_path):
+    """A head that is a sink and something else stays; one that is a sink alone goes."""
+    loaded = headscope.load(str(write_tiny(tmp_path / "gpt2", "gpt2")))
+    texts = ["the cat sat on the mat", "a big red dog ran", "she saw it", "it is red and big"] * 3
+    measured = headscope.classify(loaded, texts, validate=False)
+    roles = {
+        (0, 1): ("first_token",),
+        (1, 2): ("first_token", "positional"),
+        (1, 3): ("induction",),
+    }
+    heads = [
+        dataclasses.replace(head, roles=roles.get((head.layer, head.head), ("broad",)))
+        for head in measured.heads
+    ]
+    corpus = dataclasses.replace(measured.corpus, sha256="other")
+    classified = dataclasses.replace(measured, corpus=corpus, heads=tuple(heads))
+    data = tmp_path / "data.txt"
+    data.write_text("\n".join(f"the dog {i} saw the cat" for i in range(8)) + "\n")
+    result = measure_kept_roles(loaded, classified, data=data, draws=3)
+    assert set(result.kept) == set(roles)
+    assert result.counts == {
+        "positional": 1,
+        "syntactic": 0,
+        "rare": 0,
+        "induction": 1,
+        "first_token": 2,
+    }
+    others = {(1, 2), (1, 3)}
+    removed = [(h.layer, h.head) for h in heads if (h.layer, h.head) not in others]
+    task = make_task("fidelity", read_examples("fidelity", data), loaded)
+    value = task.value(task.outputs(headscope.remove_heads(loaded, removed)))
+    assert result.without_sinks.kept == len(others)
+    assert result.without_sinks.value == pytest.approx(value, abs=1e-5)
+    assert len(result.without_sinks.random) == 3

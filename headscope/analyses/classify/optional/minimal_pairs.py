@@ -188,12 +188,19 @@ def syntactic_pairs(
     direction: str,
     limit: int,
     rng: np.random.Generator,
+    *,
+    causal: bool = False,
 ) -> list[MinimalPair]:
     """Make at most one pair of each sentence, in random order, until there are ``limit``.
 
-    Of a sentence the shortest stretch is replaced for which there are both replacements.
+    Of a sentence the shortest stretch is replaced for which there are both replacements. In a
+    ``causal`` stack a query looks only for words before it.
     """
-    by_sentence = [list(stretches(sentence, relation, direction)) for sentence in sentences]
+    by_sentence: list[list[Stretch]] = []
+    for sentence in sentences:
+        found = stretches(sentence, relation, direction)
+        asked = [stretch for stretch in found if not causal or stretch.target < stretch.query]
+        by_sentence.append(asked)
     # Stretches that can stand for one another: the target on the same side, as many pieces.
     pool: dict[tuple[bool, int], list[Stretch]] = defaultdict(list)
     for stretch in chain(*by_sentence):

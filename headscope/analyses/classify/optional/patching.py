@@ -143,12 +143,12 @@ def _patch_role(
     head, role, detail = chosen
     place_of = places(view)  # (stack, layer, head) of the original model -> layer and index in view
     layer, index = place_of[head.stack, head.layer, head.head]
+    causal = view.sites[layer].causal
     if role == "positional":
-        causal = view.sites[layer].causal
         pairs = positional_pairs(encoded, int(detail), limit, rng, causal=causal)
     else:
         relation, _, direction = detail.partition(" ")
-        pairs = syntactic_pairs(encoded, relation, direction, limit, rng)
+        pairs = syntactic_pairs(encoded, relation, direction, limit, rng, causal=causal)
     without_role = []  # indices of heads of the same layer
     for other in result.heads:
         same_layer = (other.stack, other.layer) == (head.stack, head.layer)

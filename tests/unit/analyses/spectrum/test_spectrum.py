@@ -37,15 +37,22 @@ def random_softmax(n: int, sharpness: float) -> np.ndarray:
     return softmax(sharpness * np.random.default_rng(0).standard_normal((n, n)), axis=-1)
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", [4, 33])
-def test_controls_are_what_the_svd_of_their_patterns_says(n):
+def test_controls_are_what_the_svd_of_their_patterns_says(n, causal):
+    """In a causal stack a row is spread over the keys that it sees."""
     generator = np.random.default_rng(5)
-    controls = known_patterns(n, 5, 2)
-    drawn = softmax(np.stack([generator.standard_normal((n, n)) for _ in range(5)]), axis=-1)
+    controls = known_patterns(n, 5, 2, causal=causal)
+    logits = np.stack([generator.standard_normal((n, n)) for _ in range(5)])
+    even = np.zeros((n, n))
+    if causal:
+        later = np.triu_indices(n, k=1)
+        logits[:, *later] = even[later] = -np.inf
+    drawn = softmax(logits, axis=-1)
     previous = np.eye(n, k=-1)
     previous[0, 0] = 1.0
     for name, patterns in {
-        "uniform": np.full((1, n, n), 1 / n),
+        "uniform": softmax(even, axis=-1)[None],
         "identity": np.eye(n)[None],
         "previous-token": previous[None],
         "random-logits": drawn,
