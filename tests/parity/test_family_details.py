@@ -141,17 +141,24 @@ def test_settings_that_cannot_be_covered_are_refused(name, changes, said):
         wrapped(name, **changes)
 
 
-ROTARY = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert", "esm", "roformer")
+#: Layouts that rotate, but for two configurations of them.
+TURNING = (
+    *("rotary", "normed", "esm", "roformer", "modernbert", "modernbert-decoder"),
+    *("phi", "phi3", "gpt_neox", "gptj", "falcon"),
+)
+STILL = ("esm, absolute", "falcon, by distance")
 
 
 def test_rank_knows_what_has_rotation_and_what_has_relative_terms():
     for name, family in BY_NAME.items():
         model = tiny(name)
-        turns = family.kind in ROTARY and name != "esm, absolute"
+        turns = family.layout in TURNING and name not in STILL
         assert bool(rotations(headscope.wrap(model))) == turns, name
-        relative = family.kind in ("mpnet", "t5", "mt5", "umt5") or (
-            "deberta" in name and not name.endswith(("plain", "listed", "no term"))
-        )
+        # olmoe bounds the entries of q and k
+        biased = family.kind in ("mpnet", "t5", "mt5", "umt5", "bloom", "olmoe")
+        relative = biased or name == "falcon, by distance"
+        if "deberta" in name:
+            relative = not name.endswith(("plain", "listed", "no term"))
         terms = relative_terms(model.config)
         assert (terms is not None) == relative, name
         if name in ("mpnet", "umt5"):

@@ -1,5 +1,6 @@
 """Models that no layout describes are measured from q, k and v as they hand them over."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,13 @@ def test_what_the_model_does_to_its_pattern_by_itself_is_seen(loaded):
     result = validate_model(loaded)
     assert not result.passed
     assert any(reason.startswith("decoder layer 2: pattern") for reason in result.reasons)
+
+
+def test_sites_without_weights_are_values_like_others(loaded):
+    assert "StrangeModel" in repr(loaded)
+    assert len(set(loaded.sites)) == 3
+    copied = copy.deepcopy(loaded.sites[1])
+    assert (copied.has_weights, copied.scale, copied.layer) == (False, loaded.sites[1].scale, 1)
 
 
 def test_a_bound_of_the_scores_is_handed_over_too():

@@ -165,6 +165,10 @@ class UnknownMaps(Projections):
         )
 
     q = k = v = out = property(_refuse)
+    # Those of a dataclass would ask for the maps.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+    __repr__ = object.__repr__
 
 
 @dataclass(frozen=True)
