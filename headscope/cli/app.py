@@ -78,8 +78,8 @@ def click_command(name: str) -> Any:
 app = typer.Typer(
     cls=LazyGroup,
     name="headscope",
-    help="See what each attention head of a BERT-style transformer does, and make the model "
-    "smaller; every run is checked against your model.",
+    help="See what each attention head of a transformer does, and make the model smaller; every "
+    "run is checked against your model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
