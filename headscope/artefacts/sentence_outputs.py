@@ -196,7 +196,7 @@ def _score_settings(loaded: LoadedModel, files: SentenceFiles) -> Iterator[str]:
     if reading.templated:
         yield f"A pair is read in the tokenizer's chat template{after}."
     elif after:
-        yield f"A pair is read{after[1:]}."
+        yield f"A pair is read{after[1:]}."  # without the comma
 
 
 def _predicted(loaded: LoadedModel, folder: Path) -> Tensor:
@@ -244,20 +244,23 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     # The package's, and how far ours are from them.
     texts = (*TEXTS, *_MORE_TEXTS)
     limit = min(pooling.max_length or loaded.max_length, loaded.max_length, _LONGEST)
-    too_long = f"{TEXTS[0]} " * (1 + limit // 8)
+    too_long = f"{TEXTS[0]} " * (1 + limit // 8)  # its 12 words are 8 tokens or more
     try:
         with _silent():
             model = _opened(loaded, folder)
-            tokenise = getattr(model, "preprocess", model.tokenize)  # its name before 5.3
+            # ``preprocess`` from version 5.3 on, ``tokenize`` before
+            tokenise = getattr(model, "preprocess", model.tokenize)
             prompt = model.prompts.get(model.default_prompt_name) or ""
             cut_ids = tokenise([prompt + too_long])["input_ids"][0]
             gap = _gap(loaded, model, texts)
+            # Padding on the left may shift a text's absolute positions in the package. If texts
+            # alone, without padding, agree, the gap of padded ones is only reported.
             padding_shifts = None
             if gap > _TOLERANCE and loaded.tokenizer.padding_side == "left":
-                alone = _gap(loaded, model, texts, batch_size=1)
-                if alone <= _TOLERANCE:
+                gap_unpadded = _gap(loaded, model, texts, batch_size=1)
+                if gap_unpadded <= _TOLERANCE:
                     padding_shifts = gap
-                    gap = alone
+                    gap = gap_unpadded
     except Exception as error:  # it raises many kinds
         why = f"sentence-transformers does not open the folder ({reason(error)})"
         return replace(check, not_compared=why)
@@ -272,7 +275,7 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
 
 def _other_prompts(pooling: Pooling) -> tuple[str, ...]:
     """Return the prompts of queries and documents, where they are read and not the default."""
-    if not pooling.pools_prompt:
+    if not pooling.pools_prompt:  # a prompt's states do not count in the embedding
         return ()
     prompts = dict.fromkeys((pooling.query_prompt, pooling.document_prompt))
     return tuple(prompt for prompt in prompts if prompt != pooling.prompt)
@@ -305,7 +308,7 @@ def _not_comparable(loaded: LoadedModel) -> str | None:
         return f"that takes float32, and the model was opened in {loaded.dtype}"
     if loaded.tokenizer is None or loaded.weights_sha256 is None:
         return "there is no tokenizer, or the weights in memory are not those of the folder"
-    if loaded.class_reads_otherwise:
+    if loaded.class_reads_otherwise:  # the class of tokenizer that the package builds
         return "SentenceTransformer reads texts of the folder otherwise than its tokenizer.json"
     if not find_spec("sentence_transformers"):
         return "the package sentence-transformers is not installed"
@@ -316,6 +319,8 @@ def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
     """Say how texts become embeddings, according to the folder's own settings."""
     pooling = loaded.pooling
     yield f"Embeddings as {MODULES} has them: {pooling}."
+    # ``reads_after`` is "Every text is read after the default prompt ...", and of ``retrieves``
+    # "A query is read after the prompt ..., a document ...".
     if default := pooling.reads_after(retrieves=False):
         yield f"{default}."
     if _other_prompts(pooling):

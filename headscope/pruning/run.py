@@ -79,7 +79,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     # Choose heads, remove them and measure.
     roles = _roles(opened, options)
     outcome = _prune(_pruner(opened, loaded, roles.by_place, options), opened, options)
-    pruner = outcome.pruner  # Set to the examples that were measured on: with max_drop, not to all
+    # With ``max_drop`` it measures on the unseen examples alone, as the curves were.
+    pruner = outcome.pruner
     stacks = StacksApart()
     if len(loaded.stacks) > 1 and not options.manual and options.max_drop is None:
         stacks = _stacks_apart(opened, roles, options)
@@ -134,7 +135,7 @@ def _open(model: Model, options: PruneOptions) -> Opened:
         calibration_limit=options.calibration_limit,
         seed=options.seed,
         needs_calibration=options.needs_calibration,
-        needs_labels=methods_with_labels(options.scored),
+        needs_labels=methods_with_labels(options.scored),  # without the control, ``random``
         tested_unseen=options.max_drop is not None and options.task not in WINDOWED,
     )
     loaded = open_for_tasks(model, task=options.task, **options.loading)
@@ -156,8 +157,12 @@ def _open(model: Model, options: PruneOptions) -> Opened:
 
 
 def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
-    """Return the methods and repairs; where surgeon cannot refit the model, other defaults."""
-    methods = options.scored
+    """Return the methods and repairs; where surgeon cannot refit the model, other defaults.
+
+    ``surgeon``, the default method and repair, refits every layer's output map to the heads that
+    stay. It needs maps that read heads and nothing else.
+    """
+    methods = options.scored  # names of the methods without the control, ``random``
     repairs = options.repair_kinds
     user_chose_both = bool(options.methods and options.repairs)
     if options.manual or user_chose_both or can_refit(loaded):
@@ -165,7 +170,7 @@ def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:
     if not options.methods:
         methods = ("fisher",)
     if not options.repairs:
-        # By default the last repair is surgeon: scale takes its place.
+        # By default the last repair is surgeon, the refit of output maps: scale takes its place.
         repairs = (*repairs[:-1], Repair.scale)
     why = "which read more than heads"
     if not has_all_weights(loaded):
@@ -209,6 +214,8 @@ def _calibration(sources: Sources, options: PruneOptions, loaded: LoadedModel) -
         sources.calibration,
         loaded,
         seed=options.seed + 1,  # with other masks: both sets may hold the same text
+        # The option counts sentences, the task windows: WINDOWED says how many sentences make one
+        # (mlm 2, lm 4). Other tasks have none: their examples were drawn before.
         limit=max(2, options.calibration_limit // WINDOWED.get(sources.calibration_task, 2)),
     )
 
@@ -253,7 +260,7 @@ def _pruner(
 
 def _prune(pruner: Pruner, opened: Opened, options: PruneOptions) -> Outcome:
     """Remove what was asked for: as many as a bounded loss allows, named heads, or every share."""
-    random = "random" in options.method_names
+    random = "random" in options.method_names  # all names, with the control
     if options.max_drop is not None:
         assert opened.unseen is not None  # it was made for max_drop
         return prune_within_loss(
@@ -344,6 +351,7 @@ def _calibration_info(opened: Opened) -> DataInfo | None:
     if calibration is None:
         return None
     methods = opened.ways.methods
+    # Ablation needs no labels, but its metric uses them where there are some.
     use_labels = "ablation" in methods or bool(methods_with_labels(methods))
     return dataclasses.replace(
         _data_info(calibration),

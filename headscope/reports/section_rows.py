@@ -1,8 +1,10 @@
-"""The rows of a result that no single marked field holds, section by section.
+"""Results as rows: what ``headscope diff`` and the limits of a report compare.
 
-Such as a head's roles, made of labels and their details, or each point of a curve. A section's
-function takes its result and yields rows; ``_MORE_ROWS`` at the end names them, and :func:`rows_of`
-puts everything together.
+A *row* is one thing that was measured: ``classify``, at ``L3H5``, ``entropy``, 1.2. Most rows are
+one field of a result each, whose type is marked with ``Compare``: ``marked_rows`` yields these. The
+functions below yield those rows that are made of several fields, such as a head's roles (labels and
+their details), or each point of a curve. ``_MORE_ROWS`` at the end names the function of each
+section, which takes its result; :func:`rows_of` puts everything together.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def _rows_of_section(section: str, result: Any, results: Results) -> Iterator[Ro
 
 # --- classify ---
 
-#: Numbers of a head, and the role whose label gives each an interval.
+#: Numbers of a head, and the role that is earned by this very number: its label has an interval
+#: for it. Empty: no role's score is this number, so it has no interval.
 _MEANS = {
     "confidence": "sharp",
     "entropy": "",
@@ -76,17 +79,19 @@ def _classify_rows(result: ClassifyResult) -> Iterator[Row]:
     if control.random_weights:
         random_labels = tuple(control.false_positives)
         where = "random weights"
+        # Not compared by ``diff``, which compares the counts below: for limits alone.
         yield Row("classify", where, "false positives", labels=random_labels, compared=False)
         for stack, counts in (control.by_stack or {"": control.roles}).items():
             stack_where = f"{where}, {stack}" if stack else where
             for role, count in counts.items():
-                if role != "heads":
+                if role != "heads":  # beside the roles: how many heads were measured
                     yield Row("classify", stack_where, f"{role} heads", value=count)
 
 
 def _head_rows(head: HeadResult) -> Iterator[Row]:
     """Yield the roles of a head, its syntactic relations, and the means over its attention."""
-    # A role without a mark of its own is marked by its detail: which position, which special token.
+    # Figures show a role by its ``mark``, such as "broad". A role without one is shown by its
+    # detail: which position, which special token. Here the detail follows it: "positional -1".
     details = {
         label.role: label.detail
         for label in head.labels
@@ -142,6 +147,7 @@ def _depth_curves(curves: DepthCurves, sequences: int, prefix: str = "") -> Iter
         errors = [std if std is None else std / root for std in deviations.get(variant, ())]
         yield from _by_layer(prefix + variant, "ratio", _points(ratios, errors, sequences))
     for share in curves.protected:
+        # Read from a file, a result may have curves of unequal length: points that all three have.
         rows = zip(share.mean, share.low, share.high, strict=False)
         numbers = [Estimate(mean, low, high) for mean, low, high in rows]
         yield from _by_layer(f"{prefix}{share.part} {share.way}", "share protected", numbers)
@@ -194,6 +200,7 @@ def _explain_rows(result: ExplainResult) -> Iterator[Row]:
 def _prune_rows(result: PruneResult) -> Iterator[Row]:
     """Yield the metric: unpruned, along curves, and its mean over each; how many heads can go."""
     unpruned = "unpruned model"
+    # Not compared by ``diff``: for limits alone.
     yield Row("prune", unpruned, "heads", value=result.n_heads, compared=False)
     yield _metric_row(result, unpruned, result.baseline.value, better=result.sign)
     for curve in result.curves:
@@ -201,7 +208,7 @@ def _prune_rows(result: PruneResult) -> Iterator[Row]:
     for stack in result.stacks:
         for curve in stack.curves:
             yield from _pruning_curve(result, curve, stack.stack)
-    for area in result.areas:
+    for area in result.areas:  # ``inner``: the metric's mean over shares, both ends left out
         where = f"{area.stack} alone, {area.method}, {area.repair}"
         better = 0 if area.method == "random" else result.sign
         name = f"mean {result.metric}"
@@ -212,6 +219,7 @@ def _prune_rows(result: PruneResult) -> Iterator[Row]:
 
 
 def _metric_row(result: PruneResult, where: str, number: Estimate, **fields: Any) -> Row:
+    # ``of_pruning``: this is the metric that pruning is judged by; rules may bound its loss.
     return number_row("prune", where, result.metric, number, of_pruning=True, **fields)
 
 
@@ -231,6 +239,7 @@ def _pruning_curve(result: PruneResult, curve: Curve, stack: str = "") -> Iterat
             where,
             point.value,
             better=0 if is_control else result.sign,
+            # Limits go by shares of all heads; a stack's fraction is one of its own heads.
             removed_share=None if stack else point.fraction,
         )
         if not is_control:

@@ -7,8 +7,8 @@ unchanged model: by the cosines of its embeddings, and by a task if one was aske
 
 Runs are spread over threads by ``side_by_side``, which gives each thread a copy of the model: a
 ``..._runner`` below readies a copy and yields the function that is called there. Layers before the
-first changed one are not run again: ``Replay`` and ``Rerun`` record what they return and play it
-back.
+first changed one are not run again: what they returned in an earlier run is played back. ``Replay``
+does so for a single run, ``Rerun`` for every batch of a task.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def open_for_exchange(model: Model, options: EffectOptions, command: str) -> Ope
     all_stacks = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(all_stacks, command)
     all_stacks.pooling.check()
-    if not all_stacks.sites:  # the certificate says why
+    if not all_stacks.sites:  # the certificate fails, and its error says why
         require_valid(all_stacks, options.validate)
     loaded = text_stack(all_stacks, command)
     validation = require_valid(loaded, options.validate)
@@ -254,7 +254,8 @@ class Effects:
         if task is None or self._baseline is None:
             return [None] * len(versions)
         effects: dict[int, TaskEffect] = {}  # By the index of the version
-        # While layers are recorded, a head for every token need compute its logits at one only.
+        # A head with logits for every token computes them at one only while layers are recorded,
+        # as nobody reads them then.
         select = one_position if loaded.task_head in TOKEN_HEADS else None
         rerun = Rerun(loaded, task.batches(loaded), select)
 
@@ -265,24 +266,30 @@ class Effects:
             def run_version(version_and_batch: tuple[ExchangedHeads, Padded]) -> BatchOutputs:
                 version, batch = version_and_batch
                 with intervene(model, attention=version) as router:
+                    # Runs the model, and checks that every site was called. mypy asks
+                    # here for the arguments of ``model.run``, which only follow in the call.
                     run: Run = partial(router.checked, model.run)  # type: ignore[call-arg]
+                    # ``again`` is ``run`` with the recorded layers played back in this copy.
                     return task.read(rerun.again(run, model), batch)
 
             with prepared(model.network):
                 yield run_version
 
-        # Versions that change the same first layer share what comes before it.
+        # Versions that change the same first layer (``first_row``, its place among the model's)
+        # share what comes before it.
         for row in sorted({version.first_row for version in versions}):
             rerun.start_at(row)
             indices = [i for i, version in enumerate(versions) if version.first_row == row]
+            # All batches of one version, then those of the next: results come in the same order.
             runs = itertools.product([versions[i] for i in indices], rerun.batches)
+            # ``alone``: a task whose batches have to be read one after the other has one thread.
             batch_outputs = side_by_side(loaded, runs, version_runner, alone=task.alone)
             with closing(batch_outputs):
                 for i in indices:
                     outputs = task.gathered(itertools.islice(batch_outputs, len(rerun.batches)))
                     change = task.change(self._baseline, outputs, seed=self._seed)
                     effects[i] = (change.value, change.estimate())
-                    release_memory()  # what lies between blocks in use grows with every version
+                    release_memory()  # freed gaps between blocks in use grow with every version
                     progress(f"{step}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 

@@ -44,8 +44,8 @@ from headscope.tasks.positions import SPAN_HEAD, at_masks, one_position
 RATE = 6e-4  # Learning rate
 BATCH = 64  # Texts of a step
 #: A model whose loss is below NEAR has a quarter of the rate: at the full one it first moves away
-#: (all-MiniLM-L6-v2 with 3/4 of its neurons, cosine elsewhere 0.975: 0.971 after 250 steps at the
-#: full rate, 0.978 after 200 at a quarter).
+#: (all-MiniLM-L6-v2 with 3/4 of its neurons, cosine on text of another kind: from 0.975 to 0.971 in
+#: 250 steps at the full rate; on a third of that text from 0.973 to 0.978 in 200 at a quarter).
 NEAR = 0.05
 TOKENS = 1024  # Tokens whose activations are held at once; the gradients of a step add up
 HELD_OUT = 10  # One in so many texts is held out, MOST_HELD at most
@@ -73,7 +73,8 @@ def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
 
     select: Select | None = at_masked if batch.masked.numel() else None
     if loaded.task_head == "causal":
-        select = one_position  # its logits are not compared
+        # Its logits are not compared, so its head reads one position; ``hidden`` stays whole.
+        select = one_position
     hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
     if logits is None or loaded.task_head == "causal":
         return F.normalize(loaded.pooling.embed(hidden.float(), batch.hidden_mask), dim=-1)
@@ -140,9 +141,12 @@ def distil(
     rng = random.Random(seed)
     held_out, train = _split(rows, rng)
     network = copy.deepcopy(small.network)
+    # ``wrap`` makes a LoadedModel of the copied network, ``as_before`` gives it the pooling, the
+    # folder and the view of a stack that ``small`` has.
     student = as_before(wrap(network, small.tokenizer, name=small.name), small)
     lesson = Lesson(student, full_model, rows, {} if known is None else known)
     with ExitStack() as stack:
+        # In the block the linear maps run through oneDNN, which is faster on a CPU.
         stack.enter_context(fast_products(full_model.network))
         parameters = stack.enter_context(_trained(network))
 
@@ -151,7 +155,8 @@ def distil(
         rate = RATE if before > NEAR else RATE / 4
         optimiser = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
         if in_bfloat16 is None:
-            in_bfloat16 = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
+            middling = train[len(train) // 2 :][:BATCH]  # of middling length: sorted by it
+            in_bfloat16 = _faster_in_bfloat16(lesson, middling)
         if not in_bfloat16:
             stack.enter_context(fast_products(network, training=True))
 
@@ -245,6 +250,7 @@ class Lesson:
 
     def loss(self, chosen: Sequence[int], in_bfloat16: bool = False) -> Tensor:
         """Return the mean loss of some texts; the student may run in bfloat16."""
+        # ``before_next``: positions whose next token is predicted; empty but for a causal task.
         if self._rows[chosen[0]].before_next:
             return self._loss_of_next_tokens(chosen, in_bfloat16)
         expected = self._expected(chosen)
@@ -256,14 +262,19 @@ class Lesson:
     def _loss_of_next_tokens(self, chosen: Sequence[int], in_bfloat16: bool) -> Tensor:
         """Return the mean divergence of next tokens, in slices of positions.
 
-        The head of the student learns nothing of it; the layers before it do.
+        The logits of all positions may be a hundred times as large as the states. So ``InSlices``
+        has the student's head read some positions at a time, calls ``read`` with the logits of each
+        slice, and takes the gradient by the states while these are there; the run returns what
+        ``read`` returned, (predicted,), in place of logits. That way the head's own weights get no
+        gradient: they learn nothing, the layers before them do.
         """
         batch = self._batch(self.student, chosen)
         with torch.no_grad():
             states, _ = self._full_model.run(*batch.inputs, select=one_position)
-        full_states = at_masks(batch, states)
+        full_states = at_masks(batch, states)  # [predicted, d_model], of the whole model
 
         def read(logits: Tensor, positions: slice) -> Tensor:
+            """Compare the student's logits [slice, vocabulary] with the whole model's: [slice]."""
             with torch.no_grad():
                 expected = self._full_model.logits_of(full_states[positions])
             return HeadOutputs.CHOICE.distance(expected.float(), logits.float())

@@ -5,8 +5,9 @@ A result says it where it defines the field::
     cosine: Annotated[Estimate, Compare(better=1)]      # more is better
     seed: Annotated[int, Setting()]                     # results of two seeds are not compared
 
-A field without a marker is compared only where nothing else differs. ``reports/rows.py`` and
-``reports/conditions.py`` read the markers, with the functions below.
+Marked fields are compared first. Where they are all equal, ``diff`` goes through the files and
+names the paths of other values that differ. ``reports/rows.py`` and ``reports/conditions.py`` read
+the markers, with the functions below.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ class Compare:
     """A field that is compared: a number, words, or rows that have such fields themselves.
 
     Its texts are templates of :meth:`str.format`: ``{0}`` is the row that the field belongs to (of
-    a table, each of its rows in turn), and ``{key}`` the key of a row in a dict. A result with
-    ``heads: Annotated[tuple[HeadFlow, ...], Compare(where="{0.name}")]`` has the numbers of each
-    head compared under the head's name, ``L3H5``.
+    a table, each of its rows in turn), and ``{key}`` the key of a row in a dict.
+
+    - ``heads: Annotated[tuple[HeadFlow, ...], Compare(where="{0.name}")]`` has the marked fields
+      of each head compared: at ``L3H5``, say, the row ``effective rank of W_V``.
+    - ``dims: Annotated[dict[str, int], Compare("dims ")]``, with the keys 90 and 95, makes the
+      rows ``dims 90`` and ``dims 95``.
     """
 
     #: The name in tables of what is compared, or the prefix of the names of nested fields (a
@@ -36,8 +40,12 @@ class Compare:
     name: str | None = None
     where: str = ""  # The head or layer that nested fields belong to: ``{0.name}`` (a template)
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
-    attribute: str = ""  # The only attribute of the value that is compared; empty: the value
-    words: str = ""  # The words that are compared in place of the value (a template)
+    #: The only attribute of the value that is compared; empty: the value. With
+    #: ``effective_rank`` a matrix, of which several ranks are known, is compared by this one.
+    attribute: str = ""
+    #: The words that are compared in place of the value (a template):
+    #: ``{0.diverged} of {0.runs}`` makes "2 of 10"
+    words: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,11 @@ def _annotations(dataclass_type: type) -> tuple[tuple[str, Any], ...]:
 
 
 def is_plain(row: Any, name: str) -> bool:
-    """Whether a field of a row is a number or text, or None where it is unknown."""
+    """Whether a field of a row is a number or text, or None where it is unknown.
+
+    ``tuple[int, ...]`` counts as well, as int is among its arguments; but callers ask only for a
+    field whose value is None, which such a field never has.
+    """
     row_type: type = type(row)
     return not {int, float, str}.isdisjoint(field_types(row_type)[name])
 

@@ -4,8 +4,11 @@ Beside the tokens there is a table of pairs of tokens. For a cosine it says what
 first text and one of the second contribute together; for a target, what cross-attention read from
 each source token for the logit of each target token.
 
-``Contributions`` is what every part of the model adds to the output, by text (row) and position; a
-``RecordedRun`` is the run that they come from.
+``Contributions`` is what every part of the model adds to the output, here by the token that is
+read: ``heads`` (rows, n_layers, n_heads, pos), ``feed_forward`` (rows, n_layers, pos) and
+``embeddings`` (rows, pos), with a row for each text. A ``RecordedRun`` is the run that they come
+from. For a target there is one row, a source with its target: there positions of cross-attention
+heads are tokens of the source, all others are tokens that the decoder reads.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ def split_by_token(
 
     There are no pairs for a single text.
     """
-    # One example is one batch.
+    # One example is one batch. ``by_source``: heads count for the token read, not for the query.
     (batch,) = take_apart_batches(loaded, anatomy, [example], by_source=True)
     output = float(batch.output[0])
     if example.kind == "target":
@@ -79,8 +82,8 @@ class _TextParts:
 def _texts_of_rows(example: Example, contributions: Contributions) -> list[_TextParts]:
     """Sum the parts of each text over layers and heads."""
     heads = contributions.heads.sum((1, 2)).cpu().numpy()  # (rows, pos)
-    feed_forward = contributions.feed_forward.sum(1).cpu().numpy()
-    embeddings = contributions.embeddings.cpu().numpy()
+    feed_forward = contributions.feed_forward.sum(1).cpu().numpy()  # (rows, pos)
+    embeddings = contributions.embeddings.cpu().numpy()  # (rows, pos)
     return [
         _TextParts(row.ids, row.content, heads[i], feed_forward[i], embeddings[i])
         for i, row in enumerate(example.rows)
@@ -91,11 +94,13 @@ def _texts_of_target(
     loaded: LoadedModel, example: Example, contributions: Contributions
 ) -> list[_TextParts]:
     """Return two texts: the source, which cross-attention reads, and what the decoder reads."""
-    pair = example.source_and_target
-    heads = contributions.heads[0].sum(1).cpu().numpy()  # (n_layers, pos)
+    pair = example.source_and_target  # token ids of the source (``ids``) and of the target
+    # (n_layers, pos): a layer is a site's row; ``pos`` is padded to the longer of both texts. It
+    # counts source tokens in the rows of cross-attention, target tokens in those of the decoder.
+    heads = contributions.heads[0].sum(1).cpu().numpy()
     cross = [site.row for site in loaded.sites if site.stack == "cross"]
     decoder = [site.row for site in loaded.sites if site.stack == "decoder"]
-    nothing = np.zeros(len(pair))
+    nothing = np.zeros(len(pair))  # ``len`` counts source and target: more than is read of it
     source = _TextParts(pair.ids, pair.content, heads[cross].sum(0), nothing, nothing)
     target = _TextParts(
         ids=pair.decoder_ids,
@@ -125,13 +130,15 @@ def _pairs_of_cosine(
 ) -> TokenPairs:
     """Tabulate what a token of the first text and one of another contribute together.
 
-    An embedding is the sum of what each token adds to it, and of biases. So the cosine is a sum of
-    products, of what a token of the first text adds and what one of another text adds, and of terms
-    that involve biases. A third text counts negatively, as its cosine does.
+    An embedding e is the sum of what each token t adds to it, e_t, and of biases. So with two texts
+    the output, cos(1, 2), is the sum over pairs of tokens (s of text 1, t of text 2) of
+    ``e_s @ e_t / (|e_1| |e_2|)``, and of terms that involve biases. With three texts the output is
+    cos(1, 2) - cos(1, 3): pairs with tokens of text 3 have a minus sign, and its columns stand
+    behind those of text 2.
     """
     embeddings = loaded.pooling.embed(run.hidden, run.real)
     by_token = _embeddings_by_token(loaded, example, run)
-    first = by_token[0]
+    first = by_token[0]  # (tokens of the first text, d)
     tables = []
     columns: tuple[str, ...] = ()
     for i in range(1, len(example.rows)):

@@ -144,7 +144,8 @@ def _points(values: Array) -> Estimate:
 
     Its interval covers new seeds and new examples.
     """
-    # One example more or less, which counts 100: the interval is taken to be no narrower than that.
+    # ``floor``, in points of a single example: one example more or less counts 100. The standard
+    # error is taken to be no less than 100 / examples.
     return crossed(100 * values, floor=100.0)
 
 
@@ -203,7 +204,7 @@ def spreads(
     ratio = spread_ratio(
         [run.accuracy for run in attention_runs],
         [run.accuracy for run in layernorm_runs],
-        floor=100 / n_examples,  # one example more, in points
+        floor=100 / n_examples,  # one example more, in points of accuracy: over all examples
     )
 
     # Runs at all multiples of the best rate: the difference of the shares that diverged

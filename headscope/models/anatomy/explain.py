@@ -3,12 +3,13 @@
 Everything here is the model's own: its eager attention, its own maps and norms, seen through hooks.
 What headscope computes itself is compared with it elsewhere.
 
-A *site* is one layer's attention, a :class:`SiteRecord` what was seen of it in a run. A
-:class:`ModuleTurn` names a module and which of its calls in a run is meant (ALBERT calls one module
-in every layer); what was captured is, by module turn, the first tensor that went in and the one
-that came out. A :class:`Layer` is a layer taken apart: ``enters`` and ``leaves`` are the calls that
-the stream goes into and comes out of; ``attention`` and ``network`` are its sublayers, each with
-the norms ``before`` and ``after`` it.
+A *site* is one layer's attention. What comes from elsewhere::
+
+    SiteRecord                  what was seen of a site in a run
+    ModuleTurn(module, 2)       the third call of a module in a run: ALBERT calls one for each layer
+    seen[turn]                  -> (input, output), the first tensor of each, of such a call
+    layer.enters, .leaves       the calls that the stream goes into and comes out of
+    layer.attention, .network   the sublayers of a layer, each with the norms before and after it
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def run_sentence(
     q_k_v = []  # Each (batch, n_heads, pos, d_head)
     for linear in maps:
         _, output = seen[ModuleTurn(linear.module, number)]
+        # ``leaving`` picks the map's own outputs, where one module makes q, k and v together.
         q_k_v.append(site.by_head(linear.leaving(output)))
     q, k, v = q_k_v
     patterns: dict[int, Tensor] = {}
@@ -122,6 +124,7 @@ def run_sentence(
         if pattern is not None:
             patterns[any_site.row] = pattern[0]
 
+    # 1% lies above the model's rounding, and below what a part of the layer that was missed adds.
     slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
     return SentenceRun(
         site=site,
@@ -144,6 +147,8 @@ def _after_attention(
     # Its norms, its maps and the function between them.
     attention, *cross = layer.attention  # a decoder has cross-attention behind self-attention
     network = layer.network
+    # The calls of the norms ``norm`` and ``last`` of the result. A pre-LN layer has one LayerNorm
+    # behind attention, before its network: it is both. A post-LN layer has one after each sublayer.
     norm_call = network.before if layer.norm_first else attention.after
     last_norm_call = network.before if layer.norm_first else network.after
     maps: list[nn.Module] = []

@@ -81,7 +81,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             progress=tell,
             source=source_of(model, loaded, options),
         )
-        skipped = ("prune", *options.skip)  # pruning is run by itself, below
+        skipped = ("prune", *options.skip)  # only a translator is pruned, below
         names = [name for name in COMMANDS["insights"].uses if name not in skipped]
         if "transfer" in names:
             names.remove("transfer")
@@ -139,7 +139,7 @@ def _pairs_of(loaded: LoadedModel, options: InsightsOptions) -> Examples | None:
 def _with_sources(settings: Settings, pairs: Examples) -> Settings:
     """Have sections that read a plain text read sources of the pairs, unless settings name a text.
 
-    Every third source, each once.
+    Every third source, each once: a sample of them is text enough for these sections.
     """
     sources = list(dict.fromkeys(pairs.first[::3]))
     with_sources = dict(settings)
@@ -152,9 +152,9 @@ def _with_sources(settings: Settings, pairs: Examples) -> Settings:
 def _prune_each_stack(
     loaded: LoadedModel, pairs: Examples, options: InsightsOptions, tell: Progress
 ) -> PruneResult:
-    """Prune each stack alone, by the default method and at random.
+    """Prune all stacks together and each one alone, by the default method and at random.
 
-    Heads are chosen on every other pair, and measured on the rest.
+    Heads are chosen on every other pair, and the model is measured on the rest.
     """
     return prune(
         loaded,
@@ -162,7 +162,7 @@ def _prune_each_stack(
         data=pairs.pick(range(1, len(pairs), 2)),
         calibration=pairs.pick(range(0, len(pairs), 2)),
         repairs=("none",),
-        stack="all",
+        stack="all",  # together; a model of several stacks has each pruned alone, too
         limit=options.limit,
         validate=False,
         seed=options.seed,
