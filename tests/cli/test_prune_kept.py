@@ -45,7 +45,7 @@ PAIRS = [
 
 #: In commands that others run: seq2seq and heads by hand (tests/cli/test_prune.py), roles (below),
 #: and a curve of more points.
-OTHERS = ("--keep-roles", "--heads", "seq2seq", "--step")
+OTHERS = ("--keep-roles", "--heads", "seq2seq", "lm", "--step")
 
 
 def shown() -> list[str]:

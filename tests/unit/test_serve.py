@@ -4,6 +4,8 @@ import asyncio
 import base64
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -317,6 +319,12 @@ def test_wrong_requests_get_one_sentence(answers, body, code, says):
     assert error.endswith(".")
 
 
+def run_in_a_thread(coroutine: Any) -> Any:
+    """Run a coroutine where no loop runs: a browser test keeps one going in the main thread."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def test_a_request_that_never_ends_is_given_up(monkeypatch):
     monkeypatch.setattr(server, "SLOWEST", 0.05)
     app = server.application("<p>page</p>", lambda texts, off: {}, token=TOKEN, port=PORT)
@@ -339,7 +347,7 @@ def test_a_request_that_never_ends_is_given_up(monkeypatch):
     async def send(message):
         sent.append(message)
 
-    asyncio.run(asyncio.wait_for(app(scope, receive, send), 10))
+    run_in_a_thread(asyncio.wait_for(app(scope, receive, send), 10))
     assert sent[0]["status"] == 408
     assert json.loads(sent[1]["body"])["error"].endswith(".")
 
@@ -369,7 +377,7 @@ def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
         going.set()
         return await asyncio.gather(*answers, return_exceptions=True)
 
-    results = asyncio.run(many())
+    results = run_in_a_thread(many())
     assert most[0] == 1
     assert sum(result == {"off": 0} for result in results) == server.WAITING
 

@@ -79,6 +79,8 @@ class Evidence:
     sums: HeadMeasures | CrossHeads
     exists: Array  # (n_layers, n_heads): which entries of the sums belong to a head
     thresholds: Thresholds
+    #: Whether it is the decoder of an encoder-decoder model, which reads the targets of pairs
+    reads_targets: bool = False
     #: Of cross-attention: the sums of the control, in which each target has another pair's source
     swapped: CrossHeads | None = None
     #: Sums on trees, or on a user's pairs; None where there are none

@@ -222,6 +222,7 @@ class TextPass:
             sums=stack_sums,
             exists=existing(means.sums.shape[:2], head_ids),
             thresholds=thresholds,
+            reads_targets=loaded.encoder_decoder and stack == "decoder",
             swapped=swapped_sources if isinstance(swapped_sources, CrossHeads) else None,
             edges=None if edge_sums is None else edge_sums.syntactic,
             labels=self.corpus.labels_of(stack),

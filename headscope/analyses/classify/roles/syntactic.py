@@ -98,8 +98,6 @@ def _labels(scores: tuple[SyntacticScore, ...], *, of_pairs: bool) -> list[Label
 def untestable(evidence: Evidence) -> str:
     """Say why no head could have earned the role."""
     if evidence.edges is None:
-        if evidence.stack == "decoder":
-            return "neither plain text nor targets have gold trees; a treebank has"
         return "plain text has no gold trees (give a treebank)"
     least = evidence.thresholds.min_trials
     if any(min(trials) >= least for trials in evidence.trials_by_half.values()):
