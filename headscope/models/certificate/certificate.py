@@ -53,9 +53,8 @@ from headscope.models.run.products import full_precision
 from headscope.models.run.recording import Recording, run_ours
 
 #: How many layers' patterns and states a run keeps at once: six in float32, twelve in half
-#: precision (layers times the bytes of a number), or as many as take half the weights' memory.
+#: precision (layers times the bytes of a number), or as many as take the memory of the weights.
 _LAYERS_TIMES_BYTES = 24
-_SHARE_OF_WEIGHTS = 0.5
 
 
 @dataclass(frozen=True)
@@ -244,8 +243,8 @@ def _layers_at_once(loaded: LoadedModel, probe: Probe) -> int:
     d_model = loaded.model.get_input_embeddings().embedding_dim
     patterns = 4 * batch * n_heads * length * length  # of four runs
     states = 12 * batch * length * d_model  # inputs, q, k, v, z and outputs
-    weights = sum(parameter.numel() for parameter in loaded.network.parameters())
-    return max(at_least, int(_SHARE_OF_WEIGHTS * weights / (patterns + states)))
+    weights: int = sum(parameter.numel() for parameter in loaded.network.parameters())
+    return max(at_least, weights // (patterns + states))
 
 
 def _size(probe: Probe) -> ProbeSize:
