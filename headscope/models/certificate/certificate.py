@@ -244,7 +244,8 @@ def _layers_at_once(loaded: LoadedModel, probe: Probe) -> int:
     patterns = 4 * batch * n_heads * length * length  # of four runs
     states = 12 * batch * length * d_model  # inputs, q, k, v, z and outputs
     weights: int = sum(parameter.numel() for parameter in loaded.network.parameters())
-    return max(at_least, weights // (patterns + states))
+    fitting: int = weights // (patterns + states)
+    return max(at_least, fitting)
 
 
 def _size(probe: Probe) -> ProbeSize:
