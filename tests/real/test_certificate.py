@@ -21,6 +21,8 @@ FAULTS = [
 
 
 def opened(name, dtype, request):
+    if name == "mpnet":
+        request.getfixturevalue("all_of_it")  # takes 15 s
     path = "demo" if name == "demo" else str(request.getfixturevalue(name))
     return headscope.load(path, dtype=dtype)
 
