@@ -1,8 +1,6 @@
 """Sinks and induction of the real SmolLM2-135M, against transformers' own eager attention."""
 
-import os
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,17 +11,6 @@ from transformers import AutoModel, AutoTokenizer
 import headscope
 
 pytestmark = pytest.mark.large
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Path:
-    folder = Path(os.environ.get("HEADSCOPE_SMOLLM2") or "not set")
-    if not (folder / "config.json").is_file():
-        pytest.skip(
-            f"no SmolLM2-135M in HEADSCOPE_SMOLLM2 ({folder}); where there is a shared folder, its "
-            "tools/get-smollm2 fetches the model and prints its folder"
-        )
-    return folder
 
 
 def test_sinks_and_induction_are_those_of_an_eager_run(smollm2, ewt):
