@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -121,12 +122,13 @@ class RunGaps:
         """Return how far the model's own runs differ by rounding.
 
         A difference beyond the root of the dtype's epsilon is none of rounding: a convolution
-        (ConvBERT) reads the padding behind a text.
+        (ConvBERT) reads the padding behind a text. Of float64 it is that of float32, in which many
+        families norm whatever the model's dtype is.
         """
         gaps = [self.eager_from_varied]
         if with_sdpa:
             gaps.append(self.eager_from_sdpa)
-        limit = math.sqrt(epsilon)
+        limit = math.sqrt(max(epsilon, torch.finfo(torch.float32).eps))
         return max((gap for gap in gaps if gap is not None and gap <= limit), default=0.0)
 
     def ours(self, *, with_sdpa: bool) -> float | None:
