@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from headscope.core.errors import CheckpointError, UnsupportedModelError
 from headscope.data.pieces import PairReading, tokenise
 from headscope.models.load.checkpoint import Checkpoint
-from headscope.models.load.sentence_files import SETTINGS, SentenceFiles, short
+from headscope.models.load.sentence_files import SentenceFiles, short
+from headscope.models.load.sentence_folder import cross_encoder_settings
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import class_for
 
@@ -71,13 +72,8 @@ def score_tokens(files: SentenceFiles | None) -> ScoreTokens | None:
 
 def pair_reading(files: SentenceFiles | None) -> PairReading | None:
     """Return how a CrossEncoder's folder wants two texts to be read; None for any other folder."""
-    if files is None:
-        return None
-    try:
-        settings = files.optional(SETTINGS)
-    except (CheckpointError, OSError, RecursionError):
-        return None
-    if settings.get("model_type") != "CrossEncoder":
+    settings = cross_encoder_settings(files)
+    if files is None or not settings:
         return None
     prompts = settings.get("prompts")
     prompt = prompts.get(settings.get("default_prompt_name")) if isinstance(prompts, dict) else None

@@ -76,17 +76,20 @@ def lower_cases(files: SentenceFiles | None) -> bool:
         return False
 
 
-def cross_encoder_activation(files: SentenceFiles | None) -> str | None:
-    """Return the class of the activation after a CrossEncoder's logits; None if none is stated."""
+def cross_encoder_settings(files: SentenceFiles | None) -> dict[str, Any]:
+    """Return the settings of a CrossEncoder's folder; none of any other folder."""
     if files is None:
-        return None
+        return {}
     try:
         settings = files.optional(SETTINGS)
     except (CheckpointError, OSError, RecursionError):
-        return None
-    if settings.get("model_type") != "CrossEncoder":
-        return None
-    stated = settings.get("activation_fn")
+        return {}
+    return settings if settings.get("model_type") == "CrossEncoder" else {}
+
+
+def cross_encoder_activation(files: SentenceFiles | None) -> str | None:
+    """Return the class of the activation after a CrossEncoder's logits; None if none is stated."""
+    stated = cross_encoder_settings(files).get("activation_fn")
     return stated if isinstance(stated, str) else None
 
 
