@@ -153,7 +153,7 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield b.Text(f"Not used: {sentence}")
     for model in result.models:
         if model.batch_effect is not None:
-            yield b.Text(_batch_words(result, model, model.batch_effect), "warning")
+            yield _batch_text(result, model, model.batch_effect)
     for warning in result.warnings:
         yield b.Text(warning, "warning")
     if result.saved is not None:
@@ -169,18 +169,23 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         )
 
 
-def _batch_words(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect) -> str:
-    """Say how much a form's outputs for a text depend on the other texts of its batch."""
+def _batch_text(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect) -> b.Text:
+    """Say how much a form's outputs for a text depend on the other texts of its batch.
+
+    A warning, unless the metric is the same in every order as far as it is written.
+    """
     metric = result.metric
     low = number(min(effect.values), metric)
     high = number(max(effect.values), metric)
-    return (
+    values = f"{low} in every order" if low == high else f"{low} to {high}"
+    text = (
         f"{model.form} reads a text otherwise beside other texts: last states differ by up to "
         f"{effect.difference:.1%} of the largest. So it was measured in {len(effect.values)} "
         f"orders of the texts, in batches of {result.batch_size} as its speed is: "
-        f"{SHORT_NAMES.get(metric, metric)} is {low} to {high}. Its value is their mean, and its "
+        f"{SHORT_NAMES.get(metric, metric)} is {values}. Its value is their mean, and its "
         "intervals hold those of every order."
     )
+    return b.Text(text, "" if low == high else "warning")
 
 
 def _table(result: ShrinkResult) -> b.Table:

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards, mark_of
 from headscope.analyses.classify.optional.view import (
+    cause_sentences,
     interval_words,
     more,
     patch_sentences,
@@ -60,7 +62,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     """Show by stack what was found, the map and the labels; on the page, a table of roles."""
     for stack_result in results_by_stack(result):
         yield from _stack_blocks(stack_result, result)
-    for sentence in patch_sentences(result):
+    for sentence in chain(patch_sentences(result), cause_sentences(result)):
         yield b.Text(sentence, on=b.TERMINAL)
     frequencies = ""
     if "encoder" in result.stacks:
