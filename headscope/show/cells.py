@@ -100,7 +100,7 @@ def fields_csv(names: Sequence[str], items: Iterable[Any]) -> str:
 
 def decimal(value: float | None, digits: int = 3) -> str:
     """Write a number with this many digits after the point, or a dash where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else f"{value:z.{digits}f}"  # z: no zero has a sign
 
 
 def tiny(value: float | None) -> str:

@@ -16,6 +16,7 @@ from headscope.core.heads import layer_name
 from headscope.removal.metric_words import SHORT_NAMES, amount, change_words, number
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line, plural
+from headscope.show.command_lines import was_given
 from headscope.show.view import next_step, view
 from headscope.shrinking.result import BatchEffect, MeasuredModel, ShrinkResult
 from headscope.stats.estimate import FEWEST_TESTED
@@ -164,8 +165,9 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield b.Text(result.saved.code, "code", b.TERMINAL)
     yield b.Text(model_line(result).plain, "soft", b.TERMINAL)
     if result.best is None:
+        text = "" if was_given(result.provenance["command"], "text") else " --text TEXT"
         yield next_step(
-            result, "narrower or fewer layers, distilled:", "shrink {} --speed 6 --text TEXT"
+            result, "narrower or fewer layers, distilled:", f"shrink {{}} --speed 6{text}"
         )
 
 

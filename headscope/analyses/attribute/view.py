@@ -35,12 +35,12 @@ _TOKENS = 24
 def blocks(result: AttributeResult) -> Iterator[b.Block]:
     """Show the sum, the heads by effect of removal with their parts, controls and tokens."""
     yield from _sum(result)
-    yield from _largest(result)
-    yield b.Text(agreement_sentence(result))
-    yield from ranking_blocks(result)
     yield b.Text(shuffled_sentence(result), "control")
     if result.control is not None:
         yield b.Text(random_weights_sentence(result), "control")
+    yield from _largest(result)
+    yield b.Text(agreement_sentence(result))
+    yield from ranking_blocks(result)
     if result.tokens:
         yield from _tokens(result)
     if result.pairs is not None:

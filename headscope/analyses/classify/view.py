@@ -82,12 +82,13 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
     (stack,) = stack_result.stacks
     several = len(result.stacks) > 1
     corpus = stack_result.corpus
+    yield b.Text(found_sentence(stack_result), "lead")
+    control = control_sentence(stack_result)
+    yield b.Text(visible(f"{STACK_NAMES[stack]}. {control}" if several else control), "control")
     if corpus.by_stack:
         unit = "sources" if stack == "encoder" else "pairs"
         counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped"
-        title = f"{STACK_NAMES[stack]}: {counts}, {corpus.queries:,} tokens"
-        yield b.Text(title, "lead", b.TERMINAL)
-    yield b.Text(found_sentence(stack_result), "lead")
+        yield b.Text(f"Read: {counts}, {corpus.queries:,} tokens.", on=b.TERMINAL)
     yield b.Text(found_heads(stack_result), on=b.TERMINAL)
     last_layer = max(head.layer for head in stack_result.heads)
     layers: Sequence[int] = range(last_layer + 1) if several else stack_result.layers
@@ -100,13 +101,9 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
         yield b.Text(sentence)
     if has_trees(stack_result):
         yield b.Text(f"Of the syntactic heads: {count_syntactic(stack_result)}.", on=b.PAGE)
-    sentences = [
-        asked_sentence(stack_result),
-        untested_sentence(stack_result),
-        control_sentence(stack_result),
-    ]
+    sentences = [asked_sentence(stack_result), untested_sentence(stack_result)]
     caveats = " ".join(filter(None, sentences))
-    if several:
+    if several and caveats:
         caveats = f"{STACK_NAMES[stack]}. {caveats}"
     yield b.Text(visible(caveats))
 
