@@ -73,7 +73,7 @@ def test_whether_an_option_was_given():
 
 @pytest.mark.parametrize("name", [row.name for row in COMMANDS.values() if row.measures])
 def test_every_flag_of_a_command_is_known(name):
-    """Against the flags that click reads: each one alone is kept, with its value if it takes one."""
+    """Against the flags that click reads: each alone is kept, with its value if it has one."""
     command = click_command(name)
     context = typer.Context(command)
     for parameter in command.get_params(context):
