@@ -107,8 +107,20 @@ def verdict(result: PruneResult) -> str:
         return f"With {heads} heads removed at random: {values}, {draws}."
     if curve.method == "manual":
         repair = "" if curve.repair == "none" else f" (repair {curve.repair})"
-        return f"Without these {heads} heads{repair}: {values}; {change}."
-    return f"With {heads} heads removed ({_by(curve)}): {values}; {change}."
+        random = _random_words(result, point)
+        return f"Without these {heads} heads{repair}: {values}; {change}{random}."
+    return (
+        f"With {heads} heads removed ({_by(curve)}): {values}; {change}"
+        f"{_random_words(result, point)}."
+    )
+
+
+def _random_words(result: PruneResult, point: Point) -> str:
+    """Say what the metric is with as many random heads removed; nothing if not measured."""
+    random = random_beside(result, point)
+    if random is None:
+        return ""
+    return f"; random heads: {number(random.value.value, result.metric)}"
 
 
 def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
@@ -118,11 +130,7 @@ def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
     """
     metric = result.metric
     kind = "draws" if point.draws else "95%"
-    control = ""
-    if curve.method != "random":
-        random = random_beside(result, point)
-        if random is not None:
-            control = f"; random heads: {number(random.value.value, metric)}"
+    control = "" if curve.method == "random" else _random_words(result, point)
     return (
         f"With {len(point.heads_removed)} of {result.n_heads} heads removed ({_by(curve)}) "
         f"embeddings stay at a cosine of {number(point.value.value, metric)} to the full model's "
