@@ -49,7 +49,7 @@ from headscope.show import blocks as b
 from headscope.show.cells import decimal, mean_of, model_line, model_name, p_text
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Scale
-from headscope.show.view import KeyNumber, next_step, view
+from headscope.show.view import NOT_TESTABLE, KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -314,10 +314,12 @@ def _compared(result: ClassifyResult) -> Iterator[KeyNumber]:
             control = random if random == "-" else f"random weights {random}"  # -: not measured
             counted = f"{prefix}heads with {name}" if role == "none" else f"{prefix}{name} heads"
             if role_in(role, stack) in result.untestable:
-                yield KeyNumber(counted, "not testable", control)
+                yield KeyNumber(counted, NOT_TESTABLE, control)
             else:
                 text = f"{n_heads} of {n_all} ({n_heads / max(n_all, 1):.0%})"
-                yield KeyNumber(counted, text, control, Estimate(n_heads))
+                yield KeyNumber(
+                    counted, text, control, Estimate(n_heads), role=role_in(role, stack)
+                )
 
 
 def brief(result: ClassifyResult) -> ClassifyResult:
