@@ -101,7 +101,7 @@ def keep(
     task = pruner.evaluation
     result = dataclasses.replace(result, kept=kept_model)
     compact = compact_model(loaded, pruner.units, version.model)
-    with _failure_with(result), whole_folder(folder) as path:
+    with _failure_with(result), whole_folder(folder, by="prune") as path:
         # Write it, and open what was written. ``opens`` says what a user opens the folder with:
         # transformers alone, its remote code, or headscope.
         opens = write_model(

@@ -124,7 +124,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
 def _open(model: Model, options: PruneOptions) -> Opened:
     """Open model and data, and refuse what could not be pruned, measured or saved."""
     if options.save is not None:
-        with trial_folder(options.save):
+        with trial_folder(options.save, by="prune"):
             pass  # the folder can be made, so a long run will not fail at its end
     classified = None if options.roles is None else read_classification(options.roles)
     sources = open_sources(

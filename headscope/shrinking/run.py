@@ -38,7 +38,7 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     # open
     need_runtimes(options.runtimes or ())
     if options.save is not None:
-        check_target(options.save)
+        check_target(options.save, by="shrink")
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     texts = _read(options, loaded)
     _check_readable(loaded, options)
