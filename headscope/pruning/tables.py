@@ -11,13 +11,14 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from headscope.pruning.result import Area, AreaGap, Curve, MaxDrop, Point, PruneResult, way
 from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
-from headscope.removal.metric_words import METRIC_NAMES, amount, number, span
+from headscope.removal.metric_words import METRIC_NAMES, amount, number, with_interval
 from headscope.show import blocks as b
-from headscope.show.cells import model_name, p_text
+from headscope.show.cells import interval_text, model_name, p_text
 from headscope.stats.estimate import Estimate
 
 _COLOURS = (b.BLUE, b.VERMILION, b.GREEN, b.PURPLE, b.ORANGE, b.SKY, b.BLACK, "#B8860B")
@@ -188,7 +189,7 @@ def _stacks_series(result: PruneResult) -> list[b.Series]:
             name = f"{stack}, {chosen.name}"
             area = area_of.get(stack)
             if area is not None:
-                name += f": area {number(area.inner.value, metric)} ({span(area.inner, metric)})"
+                name += f": area {with_interval(area.inner, metric)}"
             series.append(_series(chosen, name, colour, "-"))
     return series
 
@@ -330,16 +331,12 @@ def spaced(items: Sequence[Any]) -> Sequence[Any]:
 
 
 def _cells(estimate: Estimate | None, metric: str, *, signed: bool = False) -> tuple[str, str]:
-    """Write a value, and its interval shortly: ``82.03``, ``79.8 84.2``."""
+    """Write a value, and its interval with a digit less: ``82.03``, ``[79.8, 84.2]``."""
     if estimate is None:
         return "-", "-"
     value = number(estimate.value, metric, signed=signed)
-    if estimate.interval is None:
-        return value, "-"
-    low, high = estimate.interval
-    short_low = number(low, metric, signed=signed, short=True)
-    short_high = number(high, metric, signed=signed, short=True)
-    return value, f"{short_low} {short_high}"
+    short = partial(number, metric=metric, signed=signed, short=True)
+    return value, interval_text(estimate.interval, short)
 
 
 def _short_name(curve: Curve | Area | AreaGap) -> str:

@@ -36,7 +36,7 @@ from headscope.removal.metric_words import (
     amount,
     change_words,
     number,
-    span,
+    with_interval,
 )
 from headscope.show import blocks as b
 from headscope.show.cells import frame_csv, model_line, to_csv
@@ -119,9 +119,7 @@ def _run_lines(result: PruneResult) -> str:
     if calibration is not None:
         how = "with labels" if calibration.labels else "no labels used"
         lines.append(f"Chosen  on {calibration.name}: {calibration.examples:,} examples, {how}")
-    full = f"Full    {number(result.baseline.value.value, metric)}"
-    if result.baseline.value.interval:
-        full += f" (95% interval {span(result.baseline.value, metric)})"
+    full = f"Full    {with_interval(result.baseline.value, metric)}"
     if result.measured_examples != data.examples:
         full += f", on the {result.measured_examples:,} examples that were tested on"
     return "\n".join([*lines, full])
@@ -261,14 +259,13 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
             change_words(metric, point.difference),
             Estimate(search.count),
         )
-    interval = f" [{span(point.value, metric)}]" if point.value.interval else ""
     control = f"whole model {number(result.baseline.value.value, metric)}"
     random = random_beside(result, point)
     if random is not None:
         control += f", random heads {number(random.value.value, metric)}"
     yield KeyNumber(
         f"{metric} with {point.fraction:.0%} of heads removed",
-        f"{number(point.value.value, metric)}{interval} by {curve.name}",
+        f"{with_interval(point.value, metric)} by {curve.name}",
         control,
         point.value,
     )

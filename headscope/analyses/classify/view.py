@@ -43,7 +43,7 @@ from headscope.analyses.classify.stack_words import (
 )
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, mean_of, model_line, model_name, p_text
+from headscope.show.cells import decimal, interval_text, mean_of, model_line, model_name, p_text
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Scale
 from headscope.show.view import KeyNumber, next_step, view
@@ -286,7 +286,7 @@ def _label_name(label: Label) -> str:
 
 
 def _label_interval(label: Label) -> str:
-    return " to ".join(map(decimal, label.score.interval or [None]))
+    return interval_text(label.score.interval)
 
 
 def _key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:

@@ -14,11 +14,12 @@ from headscope.show.cells import (
     joined,
     model_line,
     model_name,
+    percent,
     plural,
-    plus_minus,
     ratio_text,
     tiny,
 )
+from headscope.show.estimates import ranged
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS, finite, t_half_width
@@ -69,7 +70,7 @@ def blocks(result: DepthResult) -> Iterator[b.Block]:
     }
     yield _table(
         "How different the tokens still are: ||res(H)|| / ||H||, 0 where all are the same; mean "
-        "+-std over windows",
+        "(standard deviation over windows)",
         result,
         ratio_cells,
     )
@@ -94,9 +95,9 @@ def _protected_table(result: DepthResult, way: str) -> b.Table:
     for protection in result.protected:
         if protection.way == way:
             # As wide as a share with its interval, so that the columns of both tables align
-            column = f"{PARTS[protection.part].column:>15}"
+            column = f"{PARTS[protection.part].column:>20}"
             cells[column] = functools.partial(_share, protection.part, way)
-    title = f"Share of the full model's ratio {WAYS[way]}, +-95%"
+    title = f"Share of the full model's ratio {WAYS[way]} [95% interval]"
     return _table(title, result, cells, first_point=1)
 
 
@@ -135,17 +136,13 @@ def _ratio(name: str, curves: DepthCurves, point: int) -> str:
     text = ratio_text(curves.variants[name][point])
     has_exponent = "e" in text
     std = None if has_exponent else curves.std[name][point]
-    return plus_minus(text, std, ".2f").replace("+-0.", "+-.")  # a narrow column
+    return text if std is None else f"{text} ({std:.2f})"
 
 
 def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
-    """Write the share that a part protects, with half of its interval."""
+    """Write the share that a part protects, with its interval."""
     p = curves.protection(layer_part, way)
-    share = Estimate(p.mean[point], p.low[point], p.high[point])
-    if share.value is None:
-        return "-"
-    # z: no minus before a rounded zero
-    return plus_minus(f"{share.value:z.1%}", share.half_width, ".1%")
+    return ranged(Estimate(p.mean[point], p.low[point], p.high[point]), percent)
 
 
 def _ratio_chart(result: DepthResult) -> b.Chart:
@@ -296,9 +293,7 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
         if std is not None:
             half_width = finite(float(t_half_width(std / math.sqrt(windows), windows)))
         ratio = Estimate.around(result.variants[name][-1], half_width)
-        text = ratio_text(ratio.value)
-        if ratio.interval is not None:
-            text += f" [{', '.join(map(ratio_text, ratio.interval))}]"
+        text = ranged(ratio, ratio_text)
         control = "-"
         if result.control is not None:
             control = f"random weights {ratio_text(result.control.variants[name][-1])}"

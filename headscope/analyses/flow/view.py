@@ -10,7 +10,6 @@ Blocks (``b``) are plain values that the terminal, the page and the figure files
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import groupby
 from statistics import fmean
 from typing import NamedTuple
@@ -18,10 +17,10 @@ from typing import NamedTuple
 from headscope.analyses.flow.result import FlowResult, HeadFlow, Recovery
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plus_minus
+from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, percent
+from headscope.show.estimates import ranged
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
-from headscope.stats.estimate import Estimate
 
 
 class _Shown(NamedTuple):
@@ -65,17 +64,6 @@ def blocks(result: FlowResult) -> Iterator[b.Block]:
     yield b.Text(_LEGEND, on=b.TERMINAL)
     yield b.Text("\n".join([*lines, result.sentences.note]).strip(), on=b.TERMINAL)
     yield next_step(result, "what does removing each head cost?", "classify {} --ablate")
-
-
-def number(estimate: Estimate | None, digits: int = 2, *, share: bool = False) -> str:
-    """Write a number, or a share as a percentage, with half of its interval."""
-    if estimate is None or estimate.value is None:
-        return "-"
-    text = f"{estimate.value:z.0%}" if share else f"{estimate.value:z.{digits}f}"
-    return plus_minus(text, estimate.half_width, ".1%" if share else f".{digits}f")
-
-
-percent = partial(number, share=True)
 
 
 def _r2(recovery: Recovery, name: str) -> float | None:
@@ -145,16 +133,16 @@ def _recovered(result: FlowResult) -> str:
     texts = []
     if "whole" not in missing:
         texts.append(
-            f"From a head's output z, {percent(mean.whole)} of the variance of its input can be "
-            "recovered linearly (held-out sentences, mean of heads); random projections give "
-            f"{percent(mean.directions)}{_random_weights(result, 'whole')}."
+            f"From a head's output, {ranged(mean.whole, percent)} of the variance of its input can "
+            "be recovered linearly (held-out sentences, mean of heads); random projections give "
+            f"{ranged(mean.directions, percent)}{_random_weights(result, 'whole')}."
         )
     if "value" not in missing:
         texts.append(
-            f"Of the word that is attended to most, {percent(mean.value)} of what W_V reads can be "
-            f"recovered; a Gaussian W_V gives {percent(mean.gaussian)}"
+            f"Of the word that is attended to most, {ranged(mean.value, percent)} of what W_V "
+            f"reads can be recovered; a Gaussian W_V gives {ranged(mean.gaussian, percent)}"
             f"{_random_weights(result, 'value')}, and a random word of the sentence "
-            f"{percent(mean.other)}."
+            f"{ranged(mean.other, percent)}."
         )
     texts += [
         f"R^2 of {R2_SHOWN[name].recovered} is not measured: {why}."
@@ -167,7 +155,7 @@ def _random_weights(result: FlowResult, name: str) -> str:
     """Say the R^2 of random weights, behind a comma; nothing where they were not measured."""
     if result.control is None:
         return ""
-    return f", random weights {percent(getattr(result.control.recovery, name))}"
+    return f", random weights {ranged(getattr(result.control.recovery, name), percent)}"
 
 
 # --- tables and figures ---------------------------------------------------------------------------
@@ -252,13 +240,13 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
     r2 = head.recovery
     yield (
         "Recovered of what it reads",
-        f"{percent(r2.whole)} (random directions {percent(r2.directions)}"
+        f"{ranged(r2.whole, percent)} (random directions {ranged(r2.directions, percent)}"
         f"{_random_weights(result, 'whole')})",
     )
     yield (
         "Recovered of the attended word",
-        f"{percent(r2.value)} (Gaussian W_V {percent(r2.gaussian)}; a random "
-        f"word {percent(r2.other)}{_random_weights(result, 'value')})",
+        f"{ranged(r2.value, percent)} (Gaussian W_V {ranged(r2.gaussian, percent)}; a random "
+        f"word {ranged(r2.other, percent)}{_random_weights(result, 'value')})",
     )
 
 
@@ -267,14 +255,15 @@ def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     mean = result.recovery
     yield KeyNumber(
         what="share of what a head reads that z recovers, mean of heads",
-        text=percent(mean.whole),
-        control=f"random directions {percent(mean.directions)}{_random_weights(result, 'whole')}",
+        text=ranged(mean.whole, percent),
+        control=f"random directions {ranged(mean.directions, percent)}"
+        f"{_random_weights(result, 'whole')}",
         number=mean.whole,
     )
     yield KeyNumber(
         what="share of the attended word's state that z recovers, mean of heads",
-        text=percent(mean.value),
-        control=f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}",
+        text=ranged(mean.value, percent),
+        control=f"Gaussian W_V {ranged(mean.gaussian, percent)}{_random_weights(result, 'value')}",
         number=mean.value,
     )
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from headscope.analyses.spectrum.result import CheapPoint, EfficientResult, SpectrumResult
-from headscope.analyses.spectrum.words import share_text, value_of
+from headscope.analyses.spectrum.words import value_of
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, model_name
+from headscope.show.estimates import ranged
 from headscope.stats.estimate import Estimate
 
 #: By form: its name in tables and figures, and the colour and marker of its line. Uniform attention
@@ -46,7 +47,7 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
         "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
         "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
         "but not to z. Both, and random projections, need the full pattern: they are "
-        "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
+        "no methods. Uniform attention would keep a mass equal to the cost. Brackets: 95% over "
         f"sequences and, where something is drawn at random, {efficient.draws} draws.",
         "soft",
     )
@@ -88,9 +89,9 @@ def _table(efficient: EfficientResult) -> b.Table:
                 f"control: {name}" if point.form in efficient.controls else name,
                 str(point.size),
                 decimal(point.cost),
-                _short_share(point.error),
+                ranged(point.error),
                 decimal(point.mass),
-                _short_share(point.fidelity),
+                ranged(point.fidelity),
             ]
         )
     return b.text_table(
@@ -100,11 +101,6 @@ def _table(efficient: EfficientResult) -> b.Table:
         "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
         "heads replaced (cosine of the pooled state)",
     )
-
-
-def _short_share(share: Estimate) -> str:
-    """Write a share with half of its interval, in few characters: 0.912 +-.008."""
-    return share_text(share).replace("+-0.", "+-.")
 
 
 def _lost_fidelity(point: CheapPoint) -> Estimate:

@@ -18,7 +18,7 @@ from headscope.analyses.spectrum.result import (
     SpectrumHead,
     SpectrumResult,
 )
-from headscope.analyses.spectrum.words import share_text, value_of
+from headscope.analyses.spectrum.words import value_of
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
@@ -27,7 +27,7 @@ from headscope.show.cells import (
     model_name,
     plural,
 )
-from headscope.show.estimates import compared
+from headscope.show.estimates import compared, ranged
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
@@ -206,7 +206,7 @@ def control_sentence(result: SpectrumResult) -> str:
         meaning = "low rank alone is no sign of learning"
     return (
         f"Control: with random weights ({n_draws} {plural(n_draws, 'initialisation')}, the same "
-        f"sequences dealt out to them) the mean share is {share_text(random.share_at_k)}, and "
+        f"sequences dealt out to them) the mean share is {ranged(random.share_at_k)}, and "
         f"{above} of {random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This "
         f"model's mean share is {result.mean_share:.3f}, {compared(gap, 'that')} (95%)."
     )
@@ -341,7 +341,7 @@ def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
         shares.append(f"random weights {decimal(result.random_weights.share_at_k.value)}")
     for head in result.heads:
         text = (
-            f"{share_text(head.share_at_k)} of the sum in the {result.k} largest of "
+            f"{ranged(head.share_at_k)} of the sum in the {result.k} largest of "
             f"{result.length} singular values ({', '.join(shares)})"
         )
         values = {"share": head.share_at_k.value}

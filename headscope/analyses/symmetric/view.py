@@ -78,11 +78,7 @@ def whole_sentence(result: SymmetricResult) -> str:
     )
     if removed_heads.value is None:
         return f"{text}, further than with every head removed."
-    count = f"{removed_heads.value:.0f}"
-    if removed_heads.interval is not None:
-        fewest, most = removed_heads.interval
-        count += f" ({fewest:.0f} to {most:.0f})"
-    return f"{text}, as far as with about {count} random heads removed."
+    return f"{text}, as far as with about {ranged(removed_heads, 0)} random heads removed."
 
 
 def _curves(result: SymmetricResult) -> b.Chart:

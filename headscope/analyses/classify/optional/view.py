@@ -28,7 +28,7 @@ from headscope.analyses.classify.scores import HeadResult
 from headscope.core.rounding import FRACTION
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, model_name, p_text
+from headscope.show.cells import decimal, interval_text, model_name, p_text
 from headscope.show.estimates import ranged
 
 _MOST_REMOVED = 8  # Removed heads that are listed.
@@ -122,7 +122,7 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
         ("weight", "match.score", 3),
         ("control", "match.control", 3),
         ("gain", "match.gain.value", 3),
-        ("95% interval", lambda row: " to ".join(map(decimal, row.match.gain.interval)), str),
+        ("95% interval", lambda row: interval_text(row.match.gain.interval), str),
         ("random weights", "random", 3),
     ]
     yield b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
@@ -222,7 +222,7 @@ def _gain_of_others(effect: PatchEffect) -> str:
 
 def interval_words(interval: Sequence[float] | None) -> str:
     """Write an interval with two digits, or a dash where there is none."""
-    return "-".join(decimal(bound, 2) for bound in interval) if interval else "-"
+    return interval_text(interval, 2)
 
 
 # --- removed heads ---
