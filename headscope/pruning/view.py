@@ -330,6 +330,7 @@ VIEW = View(
     cards=cards,
     scales=(Scale("importance", "Pruning rank (1 is kept longest)"),),
     key_numbers=key_numbers,
-    title="Pruning",
+    title="How many heads can go?",
+    term="pruning",
     blocks=blocks,
 )

@@ -138,10 +138,10 @@ def _lines(
     if report.classify is not None:
         view = view_of("classify")
         blocks = view.blocks(report.classify) if view.blocks else ()
-        yield from folded(view.title, _block_lines(blocks))
+        yield from folded(f"{view.title} ({view.term})", _block_lines(blocks))
     for name, result in report.sections.items():
         for details in view_of(name).more(result):
-            yield from folded(details.title, _block_lines(details.blocks))
+            yield from folded(f"{details.title} ({details.term})", _block_lines(details.blocks))
     if report.left_out:
         left_out = table(("section", "why"), report.left_out.items())
         yield from folded("Left out", left_out)

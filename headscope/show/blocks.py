@@ -183,6 +183,7 @@ class Details:
     title: str
     blocks: Sequence[Block]
     on: Medium = BOTH
+    term: str = ""  # What the field calls it, in grey behind the title
 
 
 @dataclass(frozen=True)

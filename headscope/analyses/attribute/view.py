@@ -302,7 +302,7 @@ def _key_numbers(result: AttributeResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Which heads made this output",
+    "Which heads made this output?",
     blocks,
     {
         "attribute": AttributeResult.to_frame,
@@ -318,4 +318,5 @@ VIEW = view(
     ),
     key_numbers=_key_numbers,
     page="attribute",
+    term="attribution",
 )

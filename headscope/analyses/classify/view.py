@@ -331,7 +331,7 @@ def brief(result: ClassifyResult) -> ClassifyResult:
 
 
 VIEW = view(
-    "Roles",
+    "What do heads look at?",
     blocks,
     {
         "heads": ClassifyResult.to_frame,
@@ -361,4 +361,5 @@ VIEW = view(
     key_numbers=_key_numbers,
     compared=_compared,
     brief=brief,
+    term="roles",
 )

@@ -303,8 +303,9 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Depth",
+    "Do tokens grow alike from layer to layer?",
     blocks,
     {"depth": DepthResult.to_frame, "protected": DepthResult.protected_frame},
     key_numbers=_key_numbers,
+    term="rank collapse",
 )

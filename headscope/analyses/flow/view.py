@@ -45,9 +45,9 @@ R2_SHOWN = {
 _COLUMNS = {name: shown.column for name, shown in R2_SHOWN.items() if shown.column}
 _LEGEND = (
     "Mean of heads. W_V width: effective rank over d_head. all read, random: the share of the "
-    "variance of everything a head reads that a linear readout recovers from z, and from random "
-    "directions. top word, Gaussian, any word: of the word attended to most, with this W_V and "
-    "with a Gaussian one, and of any word of the sentence."
+    "variance of everything a head reads that a linear readout recovers from its output, and from "
+    "random directions. top word, Gaussian, any word: of the word attended to most, with this W_V "
+    "and with a Gaussian one, and of any word of the sentence."
 )
 _WIDE = 0.8  # Effective rank over d_head from which on W_V is called wide here, as in claim 1.
 
@@ -236,7 +236,7 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
     for matrix in ("w_v", "ov"):
         gaussian = _control_width(result, "gaussian", matrix)
         widths.append(f"{decimal(head.wide(matrix), 2)} ({decimal(gaussian, 2)})")
-    yield "Width of W_V, W_V W_O", f"{', '.join(widths)} of d_head (Gaussian)"
+    yield "Width of W_V, W_VW_O", f"{', '.join(widths)} of d_head (Gaussian)"
     r2 = head.recovery
     yield (
         "Recovered of what it reads",
@@ -254,14 +254,14 @@ def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     """Yield what z holds of what was read and of the attended word."""
     mean = result.recovery
     yield KeyNumber(
-        what="share of what a head reads that z recovers, mean of heads",
+        what="share of what a head reads that its output recovers, mean of heads",
         text=ranged(mean.whole, percent),
         control=f"random directions {ranged(mean.directions, percent)}"
         f"{_random_weights(result, 'whole')}",
         number=mean.whole,
     )
     yield KeyNumber(
-        what="share of the attended word's state that z recovers, mean of heads",
+        what="share of the attended word's state that its output recovers, mean of heads",
         text=ranged(mean.value, percent),
         control=f"Gaussian W_V {ranged(mean.gaussian, percent)}{_random_weights(result, 'value')}",
         number=mean.value,
@@ -269,14 +269,17 @@ def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Information flow",
+    "What does a head pass on of what it reads?",
     blocks,
     {"flow": FlowResult.to_frame},
     cards=_cards,
     scales=(
-        Scale("passed_on", "Variance of what is read, recovered from z", of_pattern=True),
-        Scale("top_word", "Variance of the attended word, recovered from z", of_pattern=True),
+        Scale("passed_on", "Variance of what is read, recovered from its output", of_pattern=True),
+        Scale(
+            "top_word", "Variance of the attended word, recovered from its output", of_pattern=True
+        ),
         Scale("value_width", "Effective rank of W_V over d_head"),
     ),
     key_numbers=_key_numbers,
+    term="information flow",
 )

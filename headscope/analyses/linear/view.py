@@ -267,7 +267,7 @@ def _key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Without the softmax",
+    "What would attention do without the softmax?",
     blocks,
     {
         "linear": LinearResult.to_frame,
@@ -281,4 +281,5 @@ VIEW = view(
         Scale("linear", "Error without the softmax, best scale"),
     ),
     key_numbers=_key_numbers,
+    term="linear attention",
 )

@@ -168,7 +168,7 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
         raise UnsupportedModelError(
             f"{loaded.name} ({loaded.family}) was trained with {term}, which transformers 5 no "
             "longer computes, so this is not the model that was trained; validate=False measures "
-            "W_Q W_K^T all the same."
+            "W_QW_Kᵀ all the same."
         )
     return (term,)
 

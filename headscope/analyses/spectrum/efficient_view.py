@@ -22,7 +22,7 @@ from headscope.stats.estimate import Estimate
 #: has one size only, so it has no line over costs but a horizontal one (:func:`_cost_chart`).
 _FORMS = {
     "truncated": ("truncated P", b.BLACK, "o"),
-    "bound": ("bound: best rank-k z", b.VERMILION, "*"),
+    "bound": ("bound: best rank-k output", b.VERMILION, "*"),
     "random": ("random projection", b.ORANGE, "s"),
     "pooled": ("pooled keys", b.SKY, "D"),
     "window": ("window", b.GREEN, "^"),
@@ -44,11 +44,11 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
         )
     yield b.Text(
         "Bound: whatever projects K and V to k rows has at least this error (the best rank-k "
-        "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
-        "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
-        "but not to z. Both, and random projections, need the full pattern: they are "
-        "no methods. Uniform attention would keep a mass equal to the cost. Brackets: 95% over "
-        f"sequences and, where something is drawn at random, {efficient.draws} draws.",
+        "approximation of a head's output; none from k = d_head on). It bounds the error of "
+        "projections, neither that of windows nor the fidelity. Truncated P is P cut to rank k, "
+        "nearest to P but not to the output. Both, and random projections, need the full pattern: "
+        "they are no methods. Uniform attention would keep a mass equal to the cost. Brackets: 95% "
+        f"over sequences and, where something is drawn at random, {efficient.draws} draws.",
         "soft",
     )
     yield b.Panels(
@@ -58,9 +58,9 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
             _cost_chart(
                 efficient,
                 title="each head alone",
-                y_title="relative error of z, mean over heads",
+                y_title="relative error of the heads' outputs, mean",
                 loss_of=lambda point: point.error,
-                levels={"zeros in place of z": 1.0},
+                levels={"zeros in place of outputs": 1.0},
             ),
             _cost_chart(
                 efficient,
@@ -98,8 +98,8 @@ def _table(efficient: EfficientResult) -> b.Table:
         ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
         rows,
         f"What could replace full attention, on {efficient.sequences} sequences: error of each "
-        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
-        "heads replaced (cosine of the pooled state)",
+        "head's output alone (mean; 1 = zeros), attention mass kept, and fidelity of the model "
+        "with all heads replaced (cosine of the pooled state)",
     )
 
 

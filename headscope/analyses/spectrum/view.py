@@ -361,11 +361,12 @@ def _key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Spectrum of the softmax",
+    "Is attention low rank?",
     blocks,
     {"spectrum": SpectrumResult.to_frame, "spectrum_efficient": SpectrumResult.efficient_frame},
     stale=names_of("spectrum_efficient"),
     cards=_cards,
     scales=(Scale("share", "Share of the largest singular values", of_pattern=True),),
     key_numbers=_key_numbers,
+    term="singular values of the softmax",
 )

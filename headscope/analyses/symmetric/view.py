@@ -127,9 +127,10 @@ def _key_numbers(result: SymmetricResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Symmetric scores",
+    "Does it matter which token asks and which is looked at?",
     blocks,
     {"symmetric": SymmetricResult.to_frame, "symmetric_sets": SymmetricResult.sets_frame},
     cards=_cards,
     key_numbers=_key_numbers,
+    term="symmetric scores",
 )

@@ -51,7 +51,7 @@ def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
     return rendered(
         "alone.html.j2",
         "",
-        ("pictures.js", "charts.js", "arrows.js"),
+        ("pictures.js", "sentence.js", "charts.js", "arrows.js"),
         name=visible(model_name(result)),
         size=f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads",
         proof=proof(result.validation),

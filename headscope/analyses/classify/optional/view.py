@@ -50,11 +50,23 @@ _PATCH_VERDICTS = {
 def more(result: ClassifyResult) -> Iterator[b.Details]:
     """Show the optional measurements that were run."""
     if result.prefix is not None:
-        yield b.Details("Prefix matching", list(_prefix(result, result.prefix)))
+        yield b.Details(
+            "Which heads find an earlier copy of a token?",
+            list(_prefix(result, result.prefix)),
+            term="prefix matching",
+        )
     if result.patching is not None:
-        yield b.Details("Do heads carry their role?", list(_patches(result, result.patching)))
+        yield b.Details(
+            "Do heads carry their role?",
+            list(_patches(result, result.patching)),
+            term="activation patching",
+        )
     if result.causes is not None:
-        yield b.Details("Heads removed one at a time", list(_removals(result, result.causes)))
+        yield b.Details(
+            "What does each head cost when it is removed?",
+            list(_removals(result, result.causes)),
+            term="ablation",
+        )
 
 
 # --- repeated tokens ---
