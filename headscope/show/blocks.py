@@ -96,6 +96,10 @@ class Series:
     band: Sequence[tuple[float, float]] = ()  # Low and high end at each x, drawn as a band
 
 
+#: In a legend: what dashed lines in the colours of the others are.
+RANDOM_WEIGHTS = Series("dashed: random weights", (), (), colour=GREY, marker="", dash="--")
+
+
 @dataclass(frozen=True)
 class Chart:
     """Lines, points or bars over x."""

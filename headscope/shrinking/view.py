@@ -270,7 +270,7 @@ def picture(result: ShrinkResult) -> b.Chart:
         )
         series.append(chosen)
     return b.Chart(
-        title="Every model that was measured",
+        title="What each smaller model loses, and how long it takes",
         x="milliseconds a text",
         y=f"change of {SHORT_NAMES.get(result.metric, result.metric)}, 95%",
         series=series,

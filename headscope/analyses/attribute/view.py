@@ -200,7 +200,7 @@ def _head_maps(result: AttributeResult) -> Iterator[b.Block]:
             values[head.layer_name, head.head] = None if value is None else 1000 * value
         yield b.HeadMap(
             f"{title}, {model_name(result)}",
-            f"1000 x of {output_name(result)}",
+            f"thousandths of {output_name(result)}",
             values,
             digits=0,
             file=f"attribute_{field}",

@@ -215,7 +215,7 @@ def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
         caption += f"; {len(best) - _MOST_BARS} more in relations.csv"
     bars = range(len(shown))
     yield b.Chart(
-        f"Best head per relation, {model_name(result)}",
+        f"How often the best head finds each relation, {model_name(result)}",
         caption,
         "",
         [

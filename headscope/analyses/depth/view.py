@@ -159,14 +159,15 @@ def _ratio_chart(result: DepthResult) -> b.Chart:
             band.append((low, middle + deviation))
         x = range(len(means))
         series.append(b.Series(shown.title, x, means, colour=shown.colour, band=band))
-        if result.control is not None:
-            random = "random weights" if name == "full" else ""
+        if result.control is not None and name in ("full", "attention"):
             curve = result.control.variants[name]
-            series.append(b.Series(random, x, curve, colour=shown.colour, marker="", dash="--"))
+            series.append(b.Series("", x, curve, colour=shown.colour, marker="", dash="--"))
+    if result.control is not None:
+        series.append(b.RANDOM_WEIGHTS)
     return b.Chart(
         f"How different the tokens still are, {model_name(result)}",
         "after layer",
-        "||res(H)|| / ||H||",
+        "share of the states that differs between tokens",
         series,
         "How different the tokens still are by layer, one line for each variant of the layers; "
         "the numbers are in depth.csv.",
@@ -187,9 +188,10 @@ def _protected_panels(result: DepthResult) -> b.Panels:
             y = [Estimate(*numbers) for numbers in zip(p.mean, p.low, p.high, strict=True)]
             series.append(b.Series(shown.title.removeprefix("the "), x, y, colour=shown.colour))
             if result.control is not None:
-                random = "random weights" if layer_part == "skip" else ""
                 mean = result.control.protection(layer_part, way).mean
-                series.append(b.Series(random, x, mean, colour=shown.colour, marker="", dash="--"))
+                series.append(b.Series("", x, mean, colour=shown.colour, marker="", dash="--"))
+        if result.control is not None:
+            series.append(b.RANDOM_WEIGHTS)
         panels.append(
             b.Chart(
                 title,

@@ -33,13 +33,13 @@ class _Shown(NamedTuple):
 
 #: The R^2 of a head, by their names in the result.
 R2_SHOWN = {
-    "whole": _Shown("all that is read", b.BLACK, "all read"),
-    "directions": _Shown("all that is read, from random directions", b.GREY, "random"),
-    "token": _Shown("the attended word's state", b.SKY),
-    "token_directions": _Shown("the attended word's state, from random directions", b.PURPLE),
-    "value": _Shown("the attended word where W_V reads", b.BLUE, "top word"),
-    "gaussian": _Shown("the attended word, Gaussian W_V", b.GREEN, "Gaussian"),
-    "other": _Shown("a random word where W_V reads", b.ORANGE, "any word"),
+    "whole": _Shown("from the head's output", b.BLUE, "all read"),
+    "directions": _Shown("from random directions", b.ORANGE, "random"),
+    "token": _Shown("from the head's output", b.BLUE),
+    "token_directions": _Shown("from random directions", b.ORANGE),
+    "value": _Shown("from the head's output", b.BLUE, "top word"),
+    "gaussian": _Shown("with a Gaussian W_V", b.GREEN, "Gaussian"),
+    "other": _Shown("of a random word", b.PURPLE, "any word"),
 }
 #: The columns of the table of layers, by name of the R^2.
 _COLUMNS = {name: shown.column for name, shown in R2_SHOWN.items() if shown.column}
@@ -182,13 +182,39 @@ def _layers(result: FlowResult) -> b.Table:
     return b.Table([("layer", 0, str), *numbers], rows)
 
 
-def _figure(result: FlowResult) -> b.Chart:
-    """Draw the R^2 by layer: a dot for each head, a line of means, a dashed one of the control."""
+#: The panels of the figure: what is recovered, and the R^2 that are compared there.
+_PANELS = {
+    "of all that a head reads": ("whole", "directions"),
+    "of the attended word's state": ("token", "token_directions"),
+    "of the attended word, where W_V reads": ("value", "gaussian", "other"),
+}
+
+
+def _figure(result: FlowResult) -> b.Panels:
+    """Draw the R^2 by layer: a panel for each thing that is recovered."""
+    return b.Panels(
+        f"How much of what it reads a head passes on, {model_name(result)}",
+        [
+            b.Chart(title, "layer", "share of variance recovered", _lines(result, names))
+            for title, names in _PANELS.items()
+        ],
+        "flow",
+        across=3,
+        size=(10.0, 4.0),
+        alt="The share of variance that linear readouts recover by layer; the numbers are in "
+        "flow.csv.",
+        on=b.PAGE,
+    )
+
+
+def _lines(result: FlowResult, names: Sequence[str]) -> list[b.Series]:
+    """Draw a dot for each head, a line of means, and a dashed one of random weights."""
     by_layer = [list(heads) for _, heads in groupby(result.heads, lambda head: head.layer)]
     layers = [heads[0].layer for heads in by_layer]
-    middle = (len(R2_SHOWN) - 1) / 2
+    middle = (len(names) - 1) / 2
     lines = []
-    for i, (name, shown) in enumerate(R2_SHOWN.items()):
+    for i, name in enumerate(names):
+        shown = R2_SHOWN[name]
         # The dots of the several R^2 stand side by side around the layer's number.
         x = [head.layer + 0.1 * (i - middle) for head in result.heads]
         values = [_r2(head.recovery, name) for head in result.heads]
@@ -201,15 +227,9 @@ def _figure(result: FlowResult) -> b.Chart:
             level = [_r2(result.control.recovery, name)] * len(layers)
             control = b.Series("", layers, level, colour=shown.colour, marker="", dash="--")
             lines.append(control)
-    return b.Chart(
-        title=f"What a linear readout recovers, {model_name(result)} (dashed: random weights)",
-        x="layer",
-        y="share of variance recovered (held-out R^2)",
-        series=lines,
-        alt="The share of variance that linear readouts recover by layer; the numbers are in "
-        "flow.csv.",
-        file="flow",
-    )
+    if result.control is not None:
+        lines.append(b.RANDOM_WEIGHTS)
+    return lines
 
 
 # --- cards and key numbers ------------------------------------------------------------------------

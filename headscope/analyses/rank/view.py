@@ -77,9 +77,9 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     yield from distances_tables(result)
     gaussian_head = gaussian.geometries[0].heads["qk"]  # of a layer with the most heads
     yield b.HeadMap(
-        f"Effective rank of W_QW_Kᵀ, {model_name(result)}; a Gaussian head has "
+        f"How many dimensions the scores of a head use, {model_name(result)}; a Gaussian head "
         f"{gaussian_head.effective_rank:.1f}",
-        "exp(entropy of sigma)",
+        "effective rank of W_QW_Kᵀ, dimensions",
         {(head.layer_name, head.head): head.qk.effective_rank for head in result.heads},
         digits=1,
         file="effective_rank",
@@ -243,8 +243,8 @@ def _copying(result: RankResult) -> Iterator[b.Block]:
         )
     scored_heads = [head for head in result.heads if head.stack == copying.stack]
     yield b.HeadMap(
-        f"Copying score: eigenvalues of W_E W_VW_O W_U, sum / sum of sizes; random heads {span}",
-        "1 copies, -1 suppresses",
+        f"Do heads write the tokens that they look at? Copying score; random heads {span}",
+        "1: writes what it looks at, -1: suppresses it",
         {(head.layer_name, head.head): head.copying for head in scored_heads},
         digits=2,
         file="copying",

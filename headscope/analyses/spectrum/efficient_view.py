@@ -29,7 +29,7 @@ _FORMS = {
     "window+global": ("window + global", b.BLUE, "v"),
     "window+global+random": ("... + random blocks", b.PURPLE, "P"),
     "random-keys": ("random keys", b.GREY, "x"),
-    "uniform": ("uniform attention", b.BLACK, ""),
+    "uniform": ("uniform attention", "#8B4513", ""),
 }
 
 

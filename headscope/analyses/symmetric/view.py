@@ -25,7 +25,7 @@ CHANGE_NAMES = {
 _POINT_STYLES = {
     "pairs": (b.SKY, "D"),
     "noise": (b.GREEN, "^"),
-    "even": (b.GREY, "x"),
+    "even": (b.ORANGE, "x"),
 }
 
 

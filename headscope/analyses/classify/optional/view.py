@@ -151,7 +151,7 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
             for head, match in _matches_at(result, place)
         }
         yield b.HeadMap(
-            f"Repeated tokens, weight {words}: {model_name(result)}",
+            f"How much more a head looks {words} of a token that comes again, {model_name(result)}",
             "gain over the same place without a repetition",
             gains,
             digits=3,
@@ -380,12 +380,12 @@ def _losses(result: ClassifyResult, removed: Sequence[RemovedHead], metric: str)
     lows = [cause.zero.low for _, cause in removed if cause.zero.low is not None]
     scale: Any = "log10" if min(*shown, *lows) > 0 else "linear"
     diagonal = [min(shown), max(shown)]
-    by_noise.append(b.Series("as much as noise", diagonal, diagonal, "line", b.GREY, ""))
+    by_noise.append(b.Series("as much as noise", diagonal, diagonal, "line", b.BLACK, "", "--"))
 
     loss = f"loss of {metric} without the head"
     loss_with_noise = "loss with noise of the same size"
     return b.Panels(
-        f"Heads of {model_name(result)}, removed one at a time",
+        f"What removing each head alone costs, {model_name(result)}",
         [
             b.Chart("by layer", "layer", loss, by_layer, x_names=layer_names, y_scale=scale),
             b.Chart("against noise", loss_with_noise, loss, by_noise, x_scale=scale, y_scale=scale),
