@@ -244,6 +244,8 @@ VARIANTS = (
     _variant("phi", "without norms", qk_layernorm=False),
     _variant("olmo2", "own keys", num_key_value_heads=4),
     _variant("gemma2", "unbounded", attn_logit_softcapping=None),
+    Family("stablelm", "rotary", _DECODER, _EURO),  # its forward counts heads
+    Family("nemotron", "rotary", _DECODER, _LLAMA),  # a LayerNorm of its own
     _variant("smollm3", "windows", use_sliding_window=True, **_WINDOW),
     _variant("gpt2", "reordered", **_LATER_LESS, reorder_and_upcast_attn=True),
     Family("esm", "esm", changes=_ESM, variant="absolute"),

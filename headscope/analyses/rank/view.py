@@ -152,8 +152,8 @@ def rank_notes(result: RankResult) -> Iterator[str]:
     """Warn of what a reader has to know before trusting the numbers."""
     if result.not_covered:
         yield (
-            f"NOT the whole score: this model also adds {', '.join(result.not_covered)}, which "
-            "W_Q W_K^T does not cover."
+            f"W_Q W_K^T is NOT the whole score of this model: it leaves out "
+            f"{', '.join(result.not_covered)}."
         )
     rtols = [head.qk.numerical_rank.rtol for head in result.heads]
     if rtols and max(rtols) > _COARSE:
