@@ -154,8 +154,8 @@ def _warnings(result: RankResult) -> Iterator[str]:
     """Warn of what makes the numbers doubtful."""
     if result.not_covered:
         yield (
-            f"NOT the whole score: this model also adds {', '.join(result.not_covered)}, which "
-            "W_QW_Kᵀ does not cover."
+            f"W_QW_Kᵀ is NOT the whole score of this model: it leaves out "
+            f"{', '.join(result.not_covered)}."
         )
     rtols = [head.qk.numerical_rank.rtol for head in result.heads]
     if rtols and max(rtols) > _COARSE:
