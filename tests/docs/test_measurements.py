@@ -17,30 +17,30 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 NO_MANUAL = {"docs/design", "docs/measurements"}
 
 #: Pages that wait to be written anew, of one author and of the other. The lists only get shorter.
-WAITING = """
-README
-docs/carried
-docs/compare
-docs/config
-docs/definitions/pruning
-docs/definitions/shrinking
-docs/definitions/tasks
-docs/devices
-docs/diff
-docs/export
-docs/faster
-docs/index
-docs/linear
-docs/prune
-docs/removing
-docs/report
-docs/scale
-docs/shrink
-docs/symmetric
-docs/tasks
-docs/transfer
-docs/tutorial
-""".split()
+WAITING = {
+    "README",
+    "docs/carried",
+    "docs/compare",
+    "docs/config",
+    "docs/definitions/pruning",
+    "docs/definitions/shrinking",
+    "docs/definitions/tasks",
+    "docs/devices",
+    "docs/diff",
+    "docs/export",
+    "docs/faster",
+    "docs/index",
+    "docs/linear",
+    "docs/prune",
+    "docs/removing",
+    "docs/report",
+    "docs/scale",
+    "docs/shrink",
+    "docs/symmetric",
+    "docs/tasks",
+    "docs/transfer",
+    "docs/tutorial",
+}
 
 #: Decimals and percentages that are no measurements, wherever they stand, and why.
 CONSTANTS = {
@@ -52,35 +52,35 @@ CONSTANTS = {
     "50%": "half, and the middle point of a curve",
 }
 
-WAITING_TOO = """
-docs/api
-docs/attribute
-docs/classify
-docs/definitions/roles
-docs/definitions/statistics
-docs/definitions
-docs/depth
-docs/explain
-docs/families
-docs/faults
-docs/flow
-docs/gallery
-docs/glossary
-docs/insights
-docs/list
-docs/migration
-docs/pairs
-docs/paper
-docs/peers
-docs/processes
-docs/rank
-docs/schema
-docs/security
-docs/serve
-docs/spectrum
-docs/troubleshooting
-docs/validate
-""".split()
+WAITING_TOO = {
+    "docs/api",
+    "docs/attribute",
+    "docs/classify",
+    "docs/definitions/roles",
+    "docs/definitions/statistics",
+    "docs/definitions",
+    "docs/depth",
+    "docs/explain",
+    "docs/families",
+    "docs/faults",
+    "docs/flow",
+    "docs/gallery",
+    "docs/glossary",
+    "docs/insights",
+    "docs/list",
+    "docs/migration",
+    "docs/pairs",
+    "docs/paper",
+    "docs/peers",
+    "docs/processes",
+    "docs/rank",
+    "docs/schema",
+    "docs/security",
+    "docs/serve",
+    "docs/spectrum",
+    "docs/troubleshooting",
+    "docs/validate",
+}
 
 #: The same of single pages: thresholds, published values and constants of formulas.
 CONSTANTS_OF_PAGES: dict[str, dict[str, str]] = {}
