@@ -14,12 +14,32 @@ BOOK = DOCS / "measurements.md"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 #: No page for users; the book itself.
-NO_MANUAL = {"docs/design.md", "docs/measurements.md"}
+NO_MANUAL = {"docs/design", "docs/measurements"}
 
-#: Pages that wait to be written anew. The list only gets shorter.
+#: Pages that wait to be written anew, of one author and of the other. The lists only get shorter.
 WAITING = {
-    "README.md",
-    *(str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md")),
+    "README",
+    "docs/carried",
+    "docs/compare",
+    "docs/config",
+    "docs/definitions/pruning",
+    "docs/definitions/shrinking",
+    "docs/definitions/tasks",
+    "docs/devices",
+    "docs/diff",
+    "docs/export",
+    "docs/faster",
+    "docs/index",
+    "docs/linear",
+    "docs/prune",
+    "docs/removing",
+    "docs/report",
+    "docs/scale",
+    "docs/shrink",
+    "docs/symmetric",
+    "docs/tasks",
+    "docs/transfer",
+    "docs/tutorial",
 }
 
 #: Decimals and percentages that are no measurements, wherever they stand, and why.
@@ -32,6 +52,36 @@ CONSTANTS = {
     "50%": "half, and the middle point of a curve",
 }
 
+WAITING_TOO = {
+    "docs/api",
+    "docs/attribute",
+    "docs/classify",
+    "docs/definitions/roles",
+    "docs/definitions/statistics",
+    "docs/definitions",
+    "docs/depth",
+    "docs/explain",
+    "docs/families",
+    "docs/faults",
+    "docs/flow",
+    "docs/gallery",
+    "docs/glossary",
+    "docs/insights",
+    "docs/list",
+    "docs/migration",
+    "docs/pairs",
+    "docs/paper",
+    "docs/peers",
+    "docs/processes",
+    "docs/rank",
+    "docs/schema",
+    "docs/security",
+    "docs/serve",
+    "docs/spectrum",
+    "docs/troubleshooting",
+    "docs/validate",
+}
+
 #: The same of single pages: thresholds, published values and constants of formulas.
 CONSTANTS_OF_PAGES: dict[str, dict[str, str]] = {}
 
@@ -39,6 +89,10 @@ NUMBER = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w]*\d|\.\d)"
 DECIMAL = r"(?<![\w.])(?:\d[\d,]*\.\d+(?:\s?%)?|\d+\s?%)(?![\d.]\d)"
 DATED = r"^(?:\d{1,2} and )?\d{1,2} \w+ 20\d\d · .+ · commit `[0-9a-f]{8}`"
 LINK = re.compile(r"\[([^\]\[]*(?:\[[^\]\[]*\][^\]\[]*)*)\]\(([\w./-]*measurements\.md)#([\w-]+)\)")
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT)).removesuffix(".md")
 
 
 def without_fences(text):
@@ -71,7 +125,7 @@ def prose(page):
     return re.sub(rf"(?:{programs})\W{{0,2}} ?\d+(?:\.\d+)*", " ", text)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_numbers_of_a_link_stand_in_its_section(page):
     known = sections()
     text = without_fences(page.read_text(encoding="utf-8"))
@@ -84,12 +138,12 @@ def test_numbers_of_a_link_stand_in_its_section(page):
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if str(page.relative_to(ROOT)) not in NO_MANUAL | WAITING],
-    ids=lambda page: str(page.relative_to(ROOT)),
+    [page for page in PAGES if name_of(page) not in {*NO_MANUAL, *WAITING, *WAITING_TOO}],
+    ids=name_of,
 )
 def test_measured_numbers_of_a_page_stand_in_links(page):
     """Or in an example of the page, in code, or are constants of a definition."""
-    constants = CONSTANTS | CONSTANTS_OF_PAGES.get(str(page.relative_to(ROOT)), {})
+    constants = CONSTANTS | CONSTANTS_OF_PAGES.get(name_of(page), {})
     examples = " ".join(
         re.findall(r"^ *```.*?^ *```$", page.read_text(encoding="utf-8"), re.M | re.S)
     )
