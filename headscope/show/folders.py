@@ -8,12 +8,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headscope.core.disk import need_room
 from headscope.core.errors import InputError
 from headscope.core.files import clear_parts, locked, write_set
 from headscope.show.style import FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+#: Bytes that the tables and figures of the smallest run take.
+_LEAST_ROOM = 100_000
 
 
 @contextmanager
@@ -34,6 +38,7 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
         ) from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"The folder {folder} cannot be written to; choose another with -o.")
+    need_room(folder, _LEAST_ROOM, "what a run writes")
     try:
         with locked(folder) as is_ours:
             if not is_ours:
