@@ -16,15 +16,13 @@ from headscope.show.style import FORMATS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Bytes that the tables and figures of the smallest run take.
-_LEAST_ROOM = 100_000
-
 
 @contextmanager
-def ready_folder(folder: Path | None) -> Iterator[None]:
+def ready_folder(folder: Path | None, room: int = 0) -> Iterator[None]:
     """Make the folder before a long run starts, and delete it again if it stays empty.
 
-    While the block runs the folder is locked, so that another run that names it is refused.
+    While the block runs the folder is locked, so that another run that names it is refused. A disk
+    that has no ``room`` for so many bytes is refused too.
     """
     if folder is None:
         yield
@@ -38,7 +36,7 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
         ) from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"The folder {folder} cannot be written to; choose another with -o.")
-    need_room(folder, _LEAST_ROOM, "what a run writes")
+    need_room(folder, room, "what the run writes")
     try:
         with locked(folder) as is_ours:
             if not is_ours:
