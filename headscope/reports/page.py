@@ -275,7 +275,11 @@ def _parts(report: ReportResult) -> Iterator[Part]:
     if numbers:
         table = text_table(("number", "this model", "control"), numbers, on=PAGE)
         yield Part(
-            "numbers", "Which numbers to cite?", body([table]), wide=True, term="key numbers"
+            "numbers",
+            "Which numbers to cite?",
+            body([table, Text("In brackets: 95% intervals.", "soft", PAGE)]),
+            wide=True,
+            term="key numbers",
         )
 
     # How the report was made.
