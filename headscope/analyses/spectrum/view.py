@@ -79,7 +79,7 @@ def _map(result: SpectrumResult) -> b.HeadMap:
     )
     return b.HeadMap(
         title=f"{title}\ncontrols: {', '.join(controls)}",
-        legend="share, of 1",
+        legend="share of the sum",
         values={(head.layer_name, head.head): head.share_at_k.value for head in result.heads},
         digits=2,
         file="spectrum_map",
