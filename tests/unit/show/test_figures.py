@@ -359,7 +359,7 @@ def looks_of(axes: Any) -> list[tuple[str, str]]:
     for line in axes.lines:
         if line.get_label() and not line.get_label().startswith("_"):
             colour = to_hex(line.get_color())
-            looks.append((colour, line.get_linestyle() if colour == "#4d4d4d" else ""))
+            looks.append((colour, line.get_linestyle() if colour == "#4c4c4c" else ""))
     return looks
 
 
@@ -422,7 +422,7 @@ def test_numbers_of_both_signs_have_two_colours_that_meet_at_zero():
     axes = figure.axes[0]
     red, _, blue = axes.images[0].to_rgba([-0.2, 0.0, 0.2])[:, :3].T.tolist()
     assert red[0] > blue[0]  # orange below zero,
-    assert red[1] == blue[1] == pytest.approx(1, abs=0.01)  # white at zero,
+    assert [red[1], blue[1]] == pytest.approx([1, 1], abs=0.01)  # white at zero,
     assert red[2] < blue[2]  # and blue above
     assert [text.get_text() for text in axes.texts] == ["\u22120.20", "0.00", "0.10", "0.20"]
 
