@@ -3,7 +3,7 @@
 From the repository, with nothing else on the machine: ``PYTHONPATH=tests python -m bench TREEBANK
 PAIRS CALIBRATION --large FOLDER --python PEERS/bin/python --write 1``. Whole commands on the demo
 and, once each, on a larger model (:mod:`commands`), then the peers beside our commands
-(:mod:`peers`); with ``--write 1`` the tables of docs/scale.md and docs/peers.md are written anew.
+(:mod:`peers`); with ``--write 1`` the tables of docs/measurements.md and docs/peers.md are written anew.
 Without FOLDER or PEERS those parts are left out and named as not measured. It asserts nothing:
 machines differ.
 """
@@ -23,7 +23,7 @@ COLUMNS = ("what", "seconds", "peak MiB", "ratio", "asked for")
 
 
 def of_commands(model, settings, repeats):
-    """Yield rows of all whole commands on one model; writes their table of docs/scale.md."""
+    """Yield rows of all whole commands on one model; writes their table of docs/measurements.md."""
     with tempfile.TemporaryDirectory() as folder:
         jobs = commands.commands(Namespace(**vars(settings), model=model, room=folder))
         quiet = commands.measured(jobs, repeats)
@@ -40,7 +40,7 @@ def of_commands(model, settings, repeats):
             text += ", of what takes a minute or more one run"
         text += f"; load {load()} at the end."
         mark = "commands" if model == "demo" else "large"
-        peers.write_between(Path("docs/scale.md"), text, mark)
+        peers.write_between(Path("docs/measurements.md"), text, mark)
 
 
 def of_peers(settings):

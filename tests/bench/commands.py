@@ -1,7 +1,7 @@
 """How long does a user wait, from command to answer? Whole commands beside what bounds them.
 
 Run from the repository, with nothing else on the machine:
-``python tests/bench/commands.py [TREEBANK] [PAIRS] [CALIBRATION] --write docs/scale.md``. Each
+``python tests/bench/commands.py [TREEBANK] [PAIRS] [CALIBRATION] --write docs/measurements.md``. Each
 command runs in a process of its own, all in turn, quiet and then, where it takes less than a
 minute, beside one spinning program; the table has medians. ``classify`` stands beside its own
 imports and a bare pass over the same sentences; ``python -m bench`` times the peers of
