@@ -4,8 +4,8 @@
 trained and calibrated on) and ``elsewhere.txt`` (text of other kinds, only looked at) into FOLDER
 and runs shrink there; with ``--texts`` it only writes them. DATA holds the files that
 CONTRIBUTING.md lists: STS-B, English-EWT, WikiText-2 and ``books.txt``, novels of Project
-Gutenberg. The run takes 12 minutes and 2.5 GB on two cores. The texts
-are drawn as those of the measured run were, but are not the same lines: its script was not kept.
+Gutenberg. The run takes 12 minutes and 2.5 GB on two cores. The texts are of the kinds and sizes
+of the measured run's, but not the same lines: its script was not kept.
 """
 
 import csv

@@ -144,13 +144,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 def test_the_version_is_the_same_everywhere():
     written = {
         "CITATION.cff": r"^version: (.+)$",
-        "CHANGELOG.md": r"\A[^#]*# Changelog\n.*?^## (\S+)",
+        "CHANGELOG.md": r"^## (\S+)$",  # the first heading
         "docs/paper.md": r"^  version = {(.+)},$",
         "docs/support.md": r"this is (\S+), an alpha",
     }
     for name, pattern in written.items():
         text = (ROOT / name).read_text(encoding="utf-8")
-        found = re.search(pattern, text, re.MULTILINE | re.DOTALL if "CHANGE" in name else re.M)
+        found = re.search(pattern, text, re.MULTILINE)
         assert found, name
         assert found.group(1) == headscope.__version__ == PROJECT["project"]["version"], name
 
