@@ -181,7 +181,7 @@ class CommandRun:
 
         processes = current()
         folder = self.folder if processes.rank == 0 else None
-        with ready_folder(folder), self.progress.shown(options.step_names()):
+        with ready_folder(folder), self.progress.shown(options.step_seconds()):
             processes.meet("the start of the run")  # the first process has made the folder
             yield
             processes.meet("the end of the run")

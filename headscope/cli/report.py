@@ -113,13 +113,13 @@ def _section_options(context: typer.Context, values: Mapping[str, Any]) -> dict[
 
 
 def _show(run: CommandRun, result: ReportResult, document: Mapping[str, Any]) -> None:
-    """Print the scoreboard, what was left out, and which files were written."""
+    """Print the page's headline, the scoreboard, what was left out, and the files."""
     from rich.text import Text
 
     from headscope.reports.baseline import BASELINE
     from headscope.reports.claims.view import scoreboard
     from headscope.reports.files import report_json
-    from headscope.reports.markdown import certificate
+    from headscope.reports.markdown import certificate, headline
     from headscope.reports.registry import REPORT
     from headscope.show.cells import to_csv
 
@@ -130,7 +130,7 @@ def _show(run: CommandRun, result: ReportResult, document: Mapping[str, Any]) ->
         print_data(to_csv(result.insights) if result.insights is not None else "")
         print_warnings(result, run.format)
         return
-    print_human(Text(certificate(result)))
+    print_human(Text(f"{headline(result)}\n", "bold"), Text(certificate(result)))
     if result.insights is not None:
         print_human(*scoreboard(result.insights))
     for name, why in result.left_out.items():

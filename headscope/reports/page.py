@@ -16,6 +16,7 @@ from headscope.analyses.classify.stack_words import (
     results_by_stack,
     role_counts,
 )
+from headscope.core.roles import role_of
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
 from headscope.reports.claims.view import drawn_bars, heading, paper_of
@@ -36,13 +37,13 @@ from headscope.reports.page_heads import (
     section_cards,
 )
 from headscope.reports.result import ReportResult, SamplePatterns
-from headscope.show.blocks import PAGE, Block, Custom, Text, text_table
+from headscope.show.blocks import PAGE, Block, Custom, Details, Text, text_table
 from headscope.show.cells import tidy
 from headscope.show.page.html_blocks import answered, body
 from headscope.show.page.parts import Card, Part
 from headscope.show.page.script_data import page_json
 from headscope.show.page.template import proof, rendered, role_colours, versions
-from headscope.show.view import view_of
+from headscope.show.view import View, view_of
 
 SIDE = 16  # Rows and columns of a head's mean attention
 #: The fields of a card that the script reads.
@@ -93,7 +94,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     return rendered(
         "page.html.j2",
         role_colours(),
-        ("pictures.js", "charts.js", "page.js"),
+        ("pictures.js", "sentence.js", "charts.js", "page.js"),
         data=page_json({"live": bool(live), **_data(report, cards, captions, first_head)}),
         live=live,
         means=have_means,
@@ -180,13 +181,15 @@ def _classified_stacks(report: ReportResult, *, live: bool) -> list[ClassifyResu
     return stacks if live else stacks[:1]
 
 
-def _role_counts(report: ReportResult, *, live: bool) -> list[tuple[str, str, int]]:
-    """Return (key, name, number of heads that have it) of every role."""
+def _role_counts(report: ReportResult, *, live: bool) -> list[tuple[str, str, int, str]]:
+    """Return (key, name, number of heads that have it, what they do) of every role."""
     counts = Counter[tuple[str, str]]()
     for classified in _classified_stacks(report, live=live):
         for key, name, n_heads, *_ in role_counts(classified):
             counts[key, name] += n_heads
-    return [(key, name, n_heads) for (key, name), n_heads in counts.items()]
+    return [
+        (key, name, n_heads, visible(role_of(key).words)) for (key, name), n_heads in counts.items()
+    ]
 
 
 def _legend(report: ReportResult, *, live: bool) -> str:
@@ -260,10 +263,10 @@ def _parts(report: ReportResult) -> Iterator[Part]:
     for name, result in report.sections.items():
         view = view_of(name)
         if view.blocks is not None and view.title:
-            yield _folded(name, view.title, view.blocks(result))
+            yield _folded(name, view, view.blocks(result))
         for details in view.more(result):
-            anchor = details.title.lower().replace(" ", "-")
-            yield _folded(anchor, details.title, details.blocks)
+            anchor = (details.term or details.title).lower().replace(" ", "-")
+            yield _folded(anchor, details, details.blocks)
 
     # The key numbers.
     numbers = []
@@ -271,12 +274,18 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         numbers.append((caption, "not measured" if value == "-" else value, control))
     if numbers:
         table = text_table(("number", "this model", "control"), numbers, on=PAGE)
-        yield Part("numbers", "Key numbers", body([table]), wide=True)
+        yield Part(
+            "numbers", "Which numbers to cite?", body([table]), wide=True, term="key numbers"
+        )
 
     # How the report was made.
     if report.left_out:
         reasons = [f"{name}: {visible(why)}" for name, why in report.left_out.items()]
-        yield Part("left-out", "Left out", body(Text(reason, on=PAGE) for reason in reasons))
+        yield Part(
+            "left-out",
+            "What is left out, and why?",
+            body(Text(reason, on=PAGE) for reason in reasons),
+        )
     changed = [(section, name, visible(value)) for section, name, value in settings_rows(report)]
     if changed:
         text = f"{len(changed)} settings differ from the defaults."
@@ -285,11 +294,18 @@ def _parts(report: ReportResult) -> Iterator[Part]:
     else:
         text = "Every setting is at its default."
         more = body([])
-    yield Part("settings", "Settings", body([Text(text, on=PAGE)]), more, "These settings")
+    yield Part(
+        "settings",
+        "How was this measured?",
+        body([Text(text, on=PAGE)]),
+        more,
+        "These settings",
+        term="settings",
+    )
 
 
-def _folded(anchor: str, title: str, blocks: Iterable[Block]) -> Part:
+def _folded(anchor: str, titled: View[Any] | Details, blocks: Iterable[Block]) -> Part:
     """Show the answer of a section and its evidence, and fold up the rest."""
     # The arrows of one sentence follow the selected head above: they are not drawn again.
     lead, figure, rest = answered(block for block in blocks if not isinstance(block, Custom))
-    return Part(anchor, title, body([*lead, *figure]), body(rest))
+    return Part(anchor, titled.title, body([*lead, *figure]), body(rest), term=titled.term)

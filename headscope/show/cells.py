@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -99,8 +99,16 @@ def fields_csv(names: Sequence[str], items: Iterable[Any]) -> str:
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
-    """Write a number with this many digits after the point, or a dash where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
+    """Write a number with this many digits after the point, or a dash where there is none.
+
+    A rounded zero has no sign.
+    """
+    return "-" if value is None else f"{value:z.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Write a share in percent: ``42.0%``; a dash where there is none."""
+    return "-" if value is None else f"{value:z.{digits}%}"
 
 
 def tiny(value: float | None) -> str:
@@ -120,14 +128,16 @@ def p_text(p: float | None) -> str:
     return "<1e-9" if p is not None and p < 1e-9 else tiny(p)
 
 
-def interval_text(interval: Sequence[float] | None) -> str:
-    """Write a 95% interval, or a dash where there is none."""
-    return f"{interval[0]:.3f}-{interval[1]:.3f}" if interval else "-"
+def interval_text(interval: Sequence[float] | None, form: int | Callable[[float], str] = 3) -> str:
+    """Write a 95% interval: ``[0.910, 0.962]``; a dash where it is unknown.
 
-
-def plus_minus(text: str, half: float | None, form: str = ".3f") -> str:
-    """Append half of an interval, or a standard deviation, to a number; nothing if unknown."""
-    return text if half is None else f"{text} +-{half:{form}}"
+    Intervals are written in this one way everywhere. ``form`` is the number of digits after the
+    point, or the function that writes an end.
+    """
+    if interval is None:
+        return "-"
+    low, high = (decimal(end, form) if isinstance(form, int) else form(end) for end in interval)
+    return f"[{low}, {high}]"
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

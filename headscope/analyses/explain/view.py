@@ -239,10 +239,11 @@ def _key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "One sentence, step by step",
+    "What happens to one sentence, step by step?",
     blocks,
     {"explain": ExplainResult.to_frame, "explain-heads": ExplainResult.heads_frame},
     page="explain",
     cards=_cards,
     key_numbers=_key_numbers,
+    term="explain",
 )

@@ -75,10 +75,12 @@
   // A pattern on one sentence with its tokens, in pixels, so that type is never smaller than 11: where rows are lower, only some are named.
   function heat(sample, name, caption) {
     const figure = element("figure"), { flat, ask, seen } = grid(sample, name), across = seen.tokens.length, down = ask.tokens.length;
-    const width = Math.max(120, (Math.min(460, panel.clientWidth - 34) - 14) / 2), edge = Math.min(56, width / 3), cell = (width - edge) / Math.max(across, down), every = Math.ceil(11.5 / cell);
+    const width = Math.max(120, (Math.min(460, panel.clientWidth - 34) - 14) / 2), label = (token) => measured(token, "11px system-ui");
+    const edge = Math.min(0.45 * width, 6 + Math.max(...[...ask.tokens, ...seen.tokens].map(label))), cell = (width - edge) / Math.max(across, down), every = Math.ceil(11.5 / cell);
     const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${across * cell + edge} ${down * cell + edge}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
     svg.append(drawn("rect", { class: "ground", width: across * cell, height: down * cell }));
-    const most = Math.floor((edge - 3) / 6.3), cut = (token) => Array.from(token).length > most ? Array.from(token).slice(0, most - 1).join("") + "…" : token;
+    // Only a token that is wider than nearly half of the picture is cut.
+    const cut = (token) => { let letters = Array.from(token); while (letters.length > 1 && label(letters.join("") + "…") > edge - 4) letters = letters.slice(0, -1); return label(token) > edge - 4 ? letters.join("") + "…" : token; };
     ask.tokens.forEach((token, i) => i % every || svg.append(drawn("text", { x: -3, y: (i + 0.5) * cell + 4, "text-anchor": "end" }, cut(token))));
     seen.tokens.forEach((token, i) => i % every || svg.append(drawn("text", { x: 0, y: 0, transform: `translate(${(i + 0.5) * cell + 4} -3) rotate(-90)` }, cut(token))));
     flat.forEach((weight, k) => {
@@ -255,55 +257,21 @@
   }
   if (colours) colours.addEventListener("change", paint);
 
-  // --- a sentence: queries above, keys below ---------------------------------------------------
+  // --- a sentence with the lines of the selected head ------------------------------------------
 
   const samples = byId("samples"), special = byId("special"), links = byId("links"), reading = byId("reading");
 
   function sampleIndex() { const chosen = samples && samples.querySelector("input:checked"); return chosen ? Number(chosen.value) : 0; }
 
+  const pointAt = reading ? reading.textContent : "";
+
   function drawLinks() {
     const shown = grid(shownSample(), selected || "");
-    if (!links || !shown) return;
-    const { flat } = shown, sides = [shown.ask, shown.seen], n = shown.seen.tokens.length, width = (token) => 12 + 8.6 * Array.from(token).length;
-    const ends = [], middles = sides.map((side) => {
-      const middle = [];
-      ends.push(side.tokens.reduce((x, token) => { middle.push(x + width(token) / 2); return x + width(token); }, 8));
-      return middle;
-    });
-    const total = Math.max(...ends);
-    const svg = drawn("svg", { class: "links", width: total + 8, height: 176, viewBox: `0 0 ${total + 8} 176`, role: "img", "aria-label": `Attention of ${selected}: a line from each word above to the words below that it attends to` });
-    const lines = drawn("g", {}), words = [[], []];
-    const seen = (side, i) => special.checked || !sides[side].special[i];
-    for (let i = 0; i < shown.ask.tokens.length; i++) for (let j = 0; j < n; j++) {
-      const weight = flat[i * n + j] / 100;
-      if (weight >= 0.04 && seen(0, i) && seen(1, j)) lines.append(drawn("line", { x1: middles[0][i], y1: 34, x2: middles[1][j], y2: 142, "stroke-opacity": Math.min(1, weight + 0.05).toFixed(2), "stroke-width": (1 + 3 * weight).toFixed(1), "data-query": i, "data-key": j }));
-    }
-    svg.append(lines);
-    for (const [row, y] of [[0, 24], [1, 162]]) sides[row].tokens.forEach((token, i) => {
-      const word = drawn("text", { x: middles[row][i], y, "text-anchor": "middle", class: seen(row, i) ? "" : "faint", tabindex: 0, role: "button" }, token);
-      words[row].push(word);
-      svg.append(word);
-    });
-    // Show the lines of one word: above it asks, below it is looked at.
-    function only(row, place) {
-      const weight = (other) => row === 0 ? flat[place * n + other] : flat[other * n + place];
-      for (const line of lines.children) line.classList.toggle("out", row !== null && Number(row === 0 ? line.dataset.query : line.dataset.key) !== place);
-      for (const side of [0, 1]) words[side].forEach((word, other) => word.classList.toggle("hit", row !== null && side !== row && weight(other) >= 10));
-      if (row === null) return;
-      const best = sides[1 - row].tokens.map((token, other) => [token, weight(other)]).sort((a, b) => b[1] - a[1]).slice(0, 3).filter((pair) => pair[1] > 0);
-      const said = best.map(([token, share]) => `${token} (${share}%)`).join(", ");
-      reading.textContent = `${selected}: ${sides[row].tokens[place]} ${row === 0 ? "attends to" : "is attended to by"} ${said || "nothing"}.`;
-    }
-    words.forEach((side, row) => side.forEach((word, i) => {
-      for (const kind of ["mouseenter", "focus"]) word.addEventListener(kind, () => only(row, i));
-      for (const kind of ["mouseleave", "blur"]) word.addEventListener(kind, () => only(null));
-    }));
-    links.replaceChildren(svg);
+    if (links && shown) showSentence(links, { ...shown, name: selected, special, say: (text, note) => { reading.textContent = text || note + pointAt; } });
   }
 
   if (samples) {
     samples.addEventListener("change", redraw);
-    special.addEventListener("change", drawLinks);
     byId("whole-screen").addEventListener("click", () => document.fullscreenElement ? document.exitFullscreen() : samples.closest("section").requestFullscreen());
   }
   if (thumbs) thumbs.addEventListener("change", drawThumbs);
