@@ -29,7 +29,7 @@ def require_valid(loaded: LoadedModel, check: bool) -> ValidationSummary:
     if not result.passed:
         raise ValidationFailedError(
             f"{loaded.name} fails validation, so nothing is reported on it: "
-            f"{'; '.join(result.reasons[:3])}. See 'headscope validate {loaded.name}'."
+            f"{result.refusal}. See 'headscope validate {loaded.name} --verbose'."
         )
     return ValidationSummary.of(result)
 
