@@ -105,11 +105,11 @@ def best_form_sentence(efficient: EfficientResult) -> str:
         points = [point for point in cheap if point.form == form]
         if points:
             control = max(points, key=lambda point: float(point.fidelity))
-            controls.append(f"{_FORMS[form][0]} {share_text(control.fidelity)}")
+            controls.append(f"{_FORMS[form][0]} {ranged(control.fidelity)}")
     beside = f"; for comparison {joined(controls)}" if controls else ""
     return (
         f"Of forms that compute at most {_CHEAP:.0%} of the scores, {name} of size {best.size} in "
-        f"all heads stays nearest to the model: fidelity {share_text(best.fidelity)} at "
+        f"all heads stays nearest to the model: fidelity {ranged(best.fidelity)} at "
         f"{best.cost:.0%} of them{beside}."
     )
 

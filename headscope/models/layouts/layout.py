@@ -200,8 +200,9 @@ class Layout:
         kv_heads = self.shared_by(module, list(remaining))
         if kv_heads is not None:
             ungroup(module, [getattr(module, self.k), getattr(module, self.v)], kv_heads)
+        kind: Any = type(module)
         for name in _COUNTS_READ:
-            if reads(type(module), name):
+            if reads(kind, name):
                 setattr(module, name, len(remaining))
 
     # --- how scores are made ------------------------------------------------------------------
