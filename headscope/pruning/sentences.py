@@ -20,7 +20,6 @@ from headscope.pruning.result import (
     way,
 )
 from headscope.removal.metric_words import (
-    SHORT_NAMES,
     amount,
     change_words,
     number,
@@ -29,6 +28,7 @@ from headscope.removal.metric_words import (
 )
 from headscope.show.cells import plural
 from headscope.show.estimates import ranged
+from headscope.show.metric_names import SHORT_NAMES
 
 STACK_NAMES = {
     "encoder": "the encoder's self-attention",

@@ -150,8 +150,13 @@ class ShrinkOptions(RunOptions):
         ),
     ] = None
     batch_size: Annotated[
-        int, Option(help="Texts that are run together while models are timed.", at_least=1)
-    ] = 32
+        int | None,
+        Option(
+            help="Texts that are run together while models are timed. Default: 32, fewer of a "
+            "large model.",
+            at_least=1,
+        ),
+    ] = None
     limit: Annotated[
         int | None,
         Option(help="Only so many examples of the data, chosen at random.", at_least=2),
