@@ -190,7 +190,7 @@ class ShrinkOptions(RunOptions):
         return self.target is not None or self.max_drop is not None
 
     def check(self) -> None:
-        """Refuse two targets, and a check that would save something or has no target."""
+        """Refuse two targets, and a save or a check that has none."""
         targets = [name for name in ("speed", "ms", "mb") if getattr(self, name) is not None]
         if len(targets) > 1:
             named = " and ".join(f"${name}" for name in targets)
@@ -202,6 +202,11 @@ class ShrinkOptions(RunOptions):
         if self.check_folder is not None and not self.searches:
             raise OptionError(
                 "$check_folder needs something to hold: $speed, $ms, $mb or $max_drop."
+            )
+        if self.save is not None and not self.searches:
+            raise OptionError(
+                "Nothing says which model $save is to keep: give $max_drop, the most that may be "
+                "lost, or a target ($speed, $ms, $mb)."
             )
 
     def step_names(self) -> tuple[str, ...]:
