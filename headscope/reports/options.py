@@ -234,7 +234,7 @@ class ReportOptions(ClaimsOptions):
     flags: ClassVar[type | None] = ReportFlags
     examples: ClassVar[tuple[str, ...]] = (
         "headscope report demo -o reports/demo",
-        "headscope report ./my-bert --config configs/quick.toml -o reports/my-bert",
+        "headscope report ./my-bert --config quick -o reports/my-bert",
         'headscope report demo --sentence "The cat sat on the mat." -o out/',
         "headscope report demo --only classify,insights -o reports/demo",
     )

@@ -99,6 +99,10 @@ class Series:
     band: Sequence[tuple[float, float]] = ()  # Low and high end at each x, drawn as a band
 
 
+#: In a legend: what dashed lines in the colours of the others are.
+RANDOM_WEIGHTS = Series("dashed: random weights", (), (), colour=GREY, marker="", dash="--")
+
+
 @dataclass(frozen=True)
 class Chart:
     """Lines, points or bars over x."""
@@ -186,6 +190,7 @@ class Details:
     title: str
     blocks: Sequence[Block]
     on: Medium = BOTH
+    term: str = ""  # What the field calls it, in grey behind the title
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,9 @@ def _drawn(block: Block) -> Iterator[RenderableType]:
     elif isinstance(block, Custom):
         yield rich_text.Text(block.text)
     elif isinstance(block, Details):
-        yield rich_text.Text(block.title, style="bold underline")
+        yield rich_text.Text.assemble(
+            (block.title, "bold underline"), (f" {block.term}" if block.term else "", "dim")
+        )
         yield from terminal(block.blocks, spaced=False, complete=True)
     elif isinstance(block, Table):
         if block.title:

@@ -67,7 +67,8 @@ class View(Generic[R]):
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
     #: Numbers that ``headscope compare`` shows before the key numbers; a report has them elsewhere.
     compared: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
-    title: str = ""  # On the page
+    title: str = ""  # On the page: the question that it answers
+    term: str = ""  # What the field calls it, in grey behind the title
     blocks: Callable[[R], Iterable[Block]] | None = None  # The result as blocks
 
 

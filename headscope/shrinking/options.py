@@ -150,8 +150,13 @@ class ShrinkOptions(RunOptions):
         ),
     ] = None
     batch_size: Annotated[
-        int, Option(help="Texts that are run together while models are timed.", at_least=1)
-    ] = 32
+        int | None,
+        Option(
+            help="Texts that are run together while models are timed. Default: 32, fewer of a "
+            "large model.",
+            at_least=1,
+        ),
+    ] = None
     limit: Annotated[
         int | None,
         Option(help="Only so many examples of the data, chosen at random.", at_least=2),
@@ -185,7 +190,7 @@ class ShrinkOptions(RunOptions):
         return self.target is not None or self.max_drop is not None
 
     def check(self) -> None:
-        """Refuse two targets, and a check that would save something or has no target."""
+        """Refuse two targets, and a save or a check that has none."""
         targets = [name for name in ("speed", "ms", "mb") if getattr(self, name) is not None]
         if len(targets) > 1:
             named = " and ".join(f"${name}" for name in targets)
@@ -197,6 +202,11 @@ class ShrinkOptions(RunOptions):
         if self.check_folder is not None and not self.searches:
             raise OptionError(
                 "$check_folder needs something to hold: $speed, $ms, $mb or $max_drop."
+            )
+        if self.save is not None and not self.searches:
+            raise OptionError(
+                "Nothing says which model $save is to keep: give $max_drop, the most that may be "
+                "lost, or a target ($speed, $ms, $mb)."
             )
 
     def step_names(self) -> tuple[str, ...]:

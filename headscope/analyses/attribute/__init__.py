@@ -120,8 +120,8 @@ class AttributeOptions(RunOptions):
     data: Annotated[
         Path | None,
         Usual(
-            help="Many examples in place of one: pairs, labelled sentences, lines with a mask, or "
-            "sources with targets."
+            help="Many examples in place of one: pairs, labelled sentences, lines with a mask, "
+            "sources with targets, or prompts with columns target and against."
         ),
     ] = None
     limit: Annotated[

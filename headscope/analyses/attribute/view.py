@@ -201,7 +201,7 @@ def _head_maps(result: AttributeResult) -> Iterator[b.Block]:
             values[head.layer_name, head.head] = None if value is None else 1000 * value
         yield b.HeadMap(
             f"{title}, {model_name(result)}",
-            f"1000 x of {output_name(result)}",
+            f"thousandths of {output_name(result)}",
             values,
             digits=0,
             file=f"attribute_{field}",
@@ -217,7 +217,7 @@ def _bars(result: AttributeResult) -> Iterator[b.Block]:
     names = [head.name for head in heads]
     removed = [head.removed.joint for head in heads]
     direct = [head.direct.joint for head in heads]
-    axis = f"of {kind_name(result)}"
+    axis = f"difference in {output_name(result)}"
     lost = b.Series("lost when it is removed", names, removed, "bars", b.BLUE)
     written = b.Series("direct part", names, direct, "bars", b.ORANGE)
     yield b.Panels(
@@ -303,7 +303,7 @@ def _key_numbers(result: AttributeResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Which heads made this output",
+    "Which heads made this output?",
     blocks,
     {
         "attribute": AttributeResult.to_frame,
@@ -319,4 +319,5 @@ VIEW = view(
     ),
     key_numbers=_key_numbers,
     page="attribute",
+    term="attribution",
 )

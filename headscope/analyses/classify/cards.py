@@ -230,4 +230,4 @@ def loss_text(loss: float) -> str:
 
 def loss_interval(effect: JointEstimate) -> str:
     """Write the interval of a loss."""
-    return " to ".join(map(loss_text, effect.interval or ())) or "no interval"
+    return interval_text(effect.interval, loss_text)

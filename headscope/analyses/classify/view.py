@@ -46,7 +46,7 @@ from headscope.analyses.classify.stack_words import (
 )
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, mean_of, model_line, model_name, p_text
+from headscope.show.cells import decimal, interval_text, mean_of, model_line, model_name, p_text
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Scale
 from headscope.show.view import NOT_TESTABLE, KeyNumber, next_step, view
@@ -217,7 +217,7 @@ def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
         caption += f"; {len(best) - _MOST_BARS} more in relations.csv"
     bars = range(len(shown))
     yield b.Chart(
-        f"Best head per relation, {model_name(result)}",
+        f"How often the best head finds each relation, {model_name(result)}",
         caption,
         "",
         [
@@ -288,7 +288,7 @@ def _label_name(label: Label) -> str:
 
 
 def _label_interval(label: Label) -> str:
-    return " to ".join(map(decimal, label.score.interval or [None]))
+    return interval_text(label.score.interval)
 
 
 def _key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
@@ -335,7 +335,7 @@ def brief(result: ClassifyResult) -> ClassifyResult:
 
 
 VIEW = view(
-    "Roles",
+    "What do heads look at?",
     blocks,
     {
         "heads": ClassifyResult.to_frame,
@@ -365,4 +365,5 @@ VIEW = view(
     key_numbers=_key_numbers,
     compared=_compared,
     brief=brief,
+    term="roles",
 )

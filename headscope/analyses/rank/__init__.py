@@ -80,7 +80,7 @@ class RankOptions(RunOptions):
         bool,
         Usual(
             help="Score how far each head writes the tokens that it looks at, by the eigenvalues "
-            "of W_E W_V W_O W_U.",
+            "of W_E W_VW_O W_U.",
             flags=("--copying",),
         ),
     ] = False

@@ -272,7 +272,7 @@ def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Transfer",
+    "What is enough to train for a new task?",
     blocks,
     {
         "transfer": TransferResult.to_frame,
@@ -282,4 +282,5 @@ VIEW = view(
         "transfer_rates": TransferResult.searched_frame,
     },
     key_numbers=_key_numbers,
+    term="transfer",
 )
