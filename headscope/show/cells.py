@@ -141,6 +141,11 @@ def interval_text(interval: Sequence[float] | None, form: int | Callable[[float]
     return f"[{low}, {high}]"
 
 
+def size_in_words(saved: Any) -> str:
+    """Say how large a saved folder is, `` (48.2 MB)``; nothing where that is not known."""
+    return "" if saved.megabytes is None else f" ({saved.megabytes:.1f} MB)"
+
+
 def mean_of(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are known; None if none is."""
     known = [float(value) for value in values if value is not None]
