@@ -68,8 +68,13 @@ def model_line(result: Any, heads: int | None = None) -> Text:
 
 def model_name(result: Any) -> str:
     """Return the last part of the model's path or id; of the demo, what it is."""
-    name = str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+    name = last_part(result.provenance["model"]["id"])
     return "all-MiniLM-L6-v2" if name == "demo" else name
+
+
+def last_part(name: object) -> str:
+    """Return a path's or an id's last part: titles have no folders."""
+    return str(name).rstrip("/").rpartition("/")[2]
 
 
 def frame_csv(frame: pandas.DataFrame) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from headscope.core.heads import layer_name
 from headscope.removal.metric_words import amount, change_words, number
 from headscope.show import blocks as b
-from headscope.show.cells import joined, model_line, plural, size_in_words
+from headscope.show.cells import joined, last_part, model_line, plural, size_in_words
 from headscope.show.command_lines import was_given
 from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.view import next_step, view
@@ -125,7 +125,7 @@ def _words_elsewhere(model: MeasuredModel) -> str:
             text += (
                 f", and {compared.neighbours.value:.0%} of the ten nearest neighbours are the same"
             )
-        clauses.append(f"on {compared.text} {text}")
+        clauses.append(f"on {last_part(compared.text)} {text}")
     elsewhere = f"; {joined(clauses)}" if clauses else ""
     depends = "" if model.batch_effect is None else "; its outputs depend on the batch"
     return elsewhere + depends
