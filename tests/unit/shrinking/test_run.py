@@ -97,7 +97,7 @@ def test_a_float16_model_is_as_large_as_its_file(bert, lines, tmp_path):
         half, data=lines / "judge.txt", runtimes=["torch"], limit=20, batch_size=4
     )
     file = (tmp_path / "half" / "model.safetensors").stat().st_size / 1e6
-    assert result.whole.megabytes == pytest.approx(file, rel=0.02)
+    assert 0.9 * file < result.whole.megabytes <= file  # the rest names the tensors
     assert serving.megabytes_of(half) == pytest.approx(2 * result.whole.megabytes)
 
 
