@@ -12,16 +12,15 @@ point that it was measured as. :func:`choose_version` picks one, :func:`keep` do
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from headscope.artefacts.saving import whole_folder, write_model
+from headscope.artefacts.saving import failure_with, whole_folder, write_model
 from headscope.artefacts.sentence_outputs import check_embeds
-from headscope.core.errors import ArtefactError, HeadscopeError, reason
+from headscope.core.errors import ArtefactError
 from headscope.core.rounding import tied
 from headscope.models.load.loading import load
 from headscope.models.load.sentence_files import MODULES
@@ -101,7 +100,7 @@ def keep(
     task = pruner.evaluation
     result = dataclasses.replace(result, kept=kept_model)
     compact = compact_model(loaded, pruner.units, version.model)
-    with _failure_with(result), whole_folder(folder) as path:
+    with failure_with(result), whole_folder(folder) as path:
         # Write it, and open what was written. ``opens`` says what a user opens the folder with:
         # transformers alone, its remote code, or headscope.
         opens = write_model(
@@ -172,23 +171,6 @@ def _speed(full: LoadedModel, pruned: LoadedModel, task: Task) -> SpeedResult:
 def _n_parameters(loaded: LoadedModel) -> int:
     """Count the weights of a model."""
     return sum(parameter.numel() for parameter in loaded.network.parameters())
-
-
-@contextmanager
-def _failure_with(result: PruneResult) -> Iterator[None]:
-    """Let a failure of the block carry ``result``, which was measured before, to the user."""
-    try:
-        yield
-    except Exception as error:  # torch and safetensors raise many kinds
-        why = f"{type(error).__name__}: {reason(error)}; please report this."
-        if isinstance(error, HeadscopeError):
-            why = str(error)
-        elif isinstance(error, OSError):
-            why = f"The system refused: {error}."
-        raise ArtefactError(
-            f"The model could not be saved, and everything else that was found is kept: {why}",
-            result=result,
-        ) from error
 
 
 def _same_outputs(

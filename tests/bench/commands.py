@@ -99,7 +99,7 @@ def commands(settings):
             drop = ["--calibration", str(settings.calibration), "--max-drop", "0.5"]
             few = () if model == "demo" else ("--limit", "400")
             all_commands["prune --max-drop 0.5"] = [*ours, "prune", model, *task, *drop, *few]
-    quick = [*ours, "report", model, "--config", "configs/quick.toml", "-o", settings.room]
+    quick = [*ours, "report", model, "--config", "quick", "-o", settings.room]
     all_commands["report, quick"] = quick
     return {name: (words, goals.get(name, "")) for name, words in all_commands.items()}
 

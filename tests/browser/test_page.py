@@ -223,7 +223,7 @@ def test_everything_has_a_name_and_print_leaves_out_what_needs_a_pointer(show, p
     page.emulate_media(media="print")
     for name in ("#jump", "#theme", "#colours", "#whole-screen", "#special", "#reading", "nav"):
         assert page.locator(name).is_hidden(), name
-    assert page.locator(".pointer:visible, button:visible:not(.cell)").count() == 0
+    assert page.locator(".pointer:visible, button:visible:not(.cell, .chip)").count() == 0
     assert page.locator("details:not([open]):not(.claim):visible").count() == 0
     assert page.locator(".map canvas").first.is_visible()
 
@@ -406,7 +406,7 @@ def test_words_stand_where_they_are_asked_for(show, page_file):
     assert "random heads 0." in head
     assert page.inner_text(".proof") == "\u2713 same numbers as the model"
     for riddle in ("dims90", "UAS", "W_Q W_K", "recovered from z", "+-"):
-        assert riddle not in page.content()
+        assert riddle not in page.inner_text("body")
 
 
 def test_a_printed_page_keeps_its_colours_explained_and_its_charts_legible(show, page_file):

@@ -144,7 +144,7 @@ def count_sinks(stack_result: ClassifyResult) -> str:
         return counted
     n_position = details.count("position")
     n_token = details.count("token")
-    return f"{counted} (with another token first {n_position} of them stay, {n_token} go)"
+    return f"{counted} (with another token in front, {n_position} stay and {n_token} go)"
 
 
 def asked_sentence(stack_result: ClassifyResult) -> str:
@@ -229,16 +229,23 @@ def control_sentence(stack_result: ClassifyResult) -> str:
     control = stack_result.control or ControlResult()
     clauses = list(_swapped_clauses(stack_result, control))
     if control.random_weights:
-        counts = [
-            f"{control.roles.get(role.key, 0)} {role.name}" for role in stack_result.possible_roles
-        ]
-        clauses.append(
-            f"with random weights (seed {control.seed}), of {control.heads} heads "
-            f"{', '.join(counts)}"
-        )
+        clauses.append(_random_clause(stack_result, control))
     else:
         clauses.append("random weights were not measured (--control measures them)")
     return f"Control: {'; '.join(clauses)}.{_worth_of_control(stack_result, control)}"
+
+
+def _random_clause(stack_result: ClassifyResult, control: ControlResult) -> str:
+    """Count the roles that heads with random weights have; all that none has in few words."""
+    counts = []
+    for role in stack_result.possible_roles:
+        n_heads = control.roles.get(role.key, 0)
+        if n_heads:
+            counts.append(f"{n_heads} {'is' if n_heads == 1 else 'are'} labelled {role.name}")
+    random_heads = f"with random weights (seed {control.seed}), of {control.heads} heads"
+    if not counts:
+        return f"{random_heads} none has a role"
+    return f"{random_heads} {', '.join(counts)}, and none has another role"
 
 
 def _swapped_clauses(stack_result: ClassifyResult, control: ControlResult) -> Iterator[str]:

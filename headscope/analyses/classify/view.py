@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards, mark_of
 from headscope.analyses.classify.optional.view import (
+    cause_sentences,
     interval_words,
     more,
     patch_sentences,
@@ -60,7 +62,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     """Show by stack what was found, the map and the labels; on the page, a table of roles."""
     for stack_result in results_by_stack(result):
         yield from _stack_blocks(stack_result, result)
-    for sentence in patch_sentences(result):
+    for sentence in chain(patch_sentences(result), cause_sentences(result)):
         yield b.Text(sentence, on=b.TERMINAL)
     frequencies = ""
     if "encoder" in result.stacks:
@@ -80,12 +82,13 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
     (stack,) = stack_result.stacks
     several = len(result.stacks) > 1
     corpus = stack_result.corpus
+    yield b.Text(found_sentence(stack_result), "lead")
+    control = control_sentence(stack_result)
+    yield b.Text(visible(f"{STACK_NAMES[stack]}. {control}" if several else control), "control")
     if corpus.by_stack:
         unit = "sources" if stack == "encoder" else "pairs"
         counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped"
-        title = f"{STACK_NAMES[stack]}: {counts}, {corpus.queries:,} tokens"
-        yield b.Text(title, "lead", b.TERMINAL)
-    yield b.Text(found_sentence(stack_result), "lead")
+        yield b.Text(f"Read: {counts}, {corpus.queries:,} tokens.", on=b.TERMINAL)
     yield b.Text(found_heads(stack_result), on=b.TERMINAL)
     last_layer = max(head.layer for head in stack_result.heads)
     layers: Sequence[int] = range(last_layer + 1) if several else stack_result.layers
@@ -98,13 +101,9 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
         yield b.Text(sentence)
     if has_trees(stack_result):
         yield b.Text(f"Of the syntactic heads: {count_syntactic(stack_result)}.", on=b.PAGE)
-    sentences = [
-        asked_sentence(stack_result),
-        untested_sentence(stack_result),
-        control_sentence(stack_result),
-    ]
+    sentences = [asked_sentence(stack_result), untested_sentence(stack_result)]
     caveats = " ".join(filter(None, sentences))
-    if several:
+    if several and caveats:
         caveats = f"{STACK_NAMES[stack]}. {caveats}"
     yield b.Text(visible(caveats))
 

@@ -48,6 +48,11 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
             "The model adds to its scores what depends on positions; no linear form can, so part "
             "of the error is the lost bias and not the lost softmax."
         )
+    if result.softcap is not None:
+        yield b.Text(
+            f"The model bounds its scores by a soft cap of {result.softcap:g} before the softmax; "
+            "the weights of a linear form have no bound, so part of the error is the lost cap."
+        )
     if result.left_out:
         yield b.Text(f"Left out: {joined(result.left_out)}, which no text alone shows.")
     yield b.Text(run_lines(result), "soft", on=b.TERMINAL)

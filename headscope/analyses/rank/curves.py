@@ -127,6 +127,7 @@ def shared_blocks(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         "Heads of each layer sharing projections of a width, or each cut to a rank that costs as "
         f"much\n(fidelity: mean cosine to the model's own output, {shared.text['lines']:,} lines "
         f"of {shared.text['name']})",
+        on=b.ASKED | b.PAGE,
     )
     knees: dict[str, float] = {}  # a vertical line in both charts
     if shared.knee is None:

@@ -34,7 +34,7 @@ from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.positions import relative_terms, unread_positions
+from headscope.models.layouts.positions import beyond_products, unread_positions
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.rotations import rotations
@@ -158,10 +158,10 @@ def _open(model: Model, options: RankOptions, *, needs_text: bool) -> LoadedMode
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
     """Name what W_Q W_K^T leaves out of the scores; refuse where the model lacks what it names.
 
-    It leaves out one term at most, such as "a relative position bias".
+    It leaves out one thing at most, such as "a relative position bias".
     """
     config = loaded.model.config
-    term = relative_terms(config)
+    term = beyond_products(config)
     if term is None:
         return ()
     if validate and unread_positions(config):

@@ -65,6 +65,12 @@ def _compared_on(result: ValidationResult) -> str:
             "\nThe model's SDPA run is not compared: it computes something else than its eager "
             f"attention ({result.sdpa_differs:.0f} roundings in a layer, on the same inputs)."
         )
+    if result.expert_choices:
+        text += (
+            "\nEvery run uses the experts that the model's eager run chose: rounding alone would "
+            f"have chosen otherwise in {result.expert_choices_otherwise:,} of "
+            f"{result.expert_choices:,} choices."
+        )
     if not result.probes:
         return text
     probes = []

@@ -122,6 +122,10 @@ class ValidationResult(Shown):
     #: Where transformers' SDPA computes something else than the model's eager attention: by how
     #: many roundings. Such a run is compared with nothing.
     sdpa_differs: float | None = None
+    #: Of a mixture of experts: what its blocks chose in the eager run, which all other runs repeat,
+    #: and the most that rounding would have changed in one of them.
+    expert_choices: int = 0
+    expert_choices_otherwise: int = 0
     reasons: tuple[str, ...] = ()  # Why it failed; empty if it passed.
     sequences: int = 0  # Of all probes
     tokens: int = 0  # Positions that are no padding

@@ -80,6 +80,19 @@ class LoadedModel:
 
     # --- what it is ---------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        """Say in one line which model it is and how large: what Python and notebooks show."""
+        sizes = []
+        for stack in self.stacks:
+            sites = [site for site in self.sites if site.stack == stack]
+            n_heads = max(site.n_heads for site in sites)
+            prefix = "" if self.stacks == (stack,) else f"{stack} "
+            layers = "layer" if len(sites) == 1 else "layers"
+            sizes.append(f"{prefix}{len(sites)} {layers} x {n_heads} heads")
+        head = f", with its {self.task_head} head" if self.task_head else ""
+        where = f"{self.dtype} on {self.device}"
+        return f"LoadedModel({self.name!r}: {self.family}, {', '.join(sizes)}{head}; {where})"
+
     @property
     def family(self) -> str:
         """The architecture's model_type."""
