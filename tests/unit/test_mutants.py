@@ -13,4 +13,4 @@ def test_every_row_finds_its_code_once_and_leaves_it_readable():
     table = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(table)
     faults = list(table.rows())  # ends the program where a row finds nothing, or several places
-    assert len({fault.name for fault in faults}) == len(faults) > 50
+    assert len({fault.name for fault in faults}) == len(faults) >= 50
