@@ -68,7 +68,7 @@ def report_command(command: Command) -> Callable[..., None]:
             raise failure
         # Exit with 3 if a check failed: the certificate, a section's own, or a limit.
         if result.validate is not None and not result.validate.passed:
-            why = result.validate.reasons[0]
+            why = result.validate.refusal
             raise ValidationFailedError(f"{run.model} fails validation: {why}.")
         if result.failed:
             name = result.failed[0]

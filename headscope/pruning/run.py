@@ -79,12 +79,17 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
 
 def _run(model: Model, options: PruneOptions) -> PruneResult:
     """Open, prove, measure, and save where that was asked for."""
-    opened = _open(model, options)
+    # Read the data and open the model, and prove that our attention is the model's.
+    classified = None if options.roles is None else read_classification(options.roles)
+    sources = _open_sources(options)
+    loaded = open_for_tasks(model, task=options.task, **options.loading)
+    need_tokenizer(loaded, "prune")
+    validation = require_valid(loaded, options.validate)
+
+    # Refuse what could not be pruned, measured or saved, before anything is measured.
+    opened = _open(loaded, sources, classified, options)
     loaded = opened.loaded
     evaluation = opened.evaluation
-
-    # Prove that our attention is the model's.
-    validation = require_valid(loaded, options.validate)
 
     # Choose heads, remove them and measure.
     roles = _roles(opened, options)
@@ -131,10 +136,9 @@ def _run(model: Model, options: PruneOptions) -> PruneResult:
 # --- what can be refused is refused before anything is measured -----------------------------------
 
 
-def _open(model: Model, options: PruneOptions) -> Opened:
-    """Open model and data, and refuse what could not be pruned, measured or saved."""
-    classified = None if options.roles is None else read_classification(options.roles)
-    sources = open_sources(
+def _open_sources(options: PruneOptions) -> Sources:
+    """Read the data."""
+    return open_sources(
         options.task,
         options.data,
         options.calibration,
@@ -145,8 +149,18 @@ def _open(model: Model, options: PruneOptions) -> Opened:
         needs_labels=methods_with_labels(options.scored),  # without the control, ``random``
         tested_unseen=options.max_drop is not None and options.task not in WINDOWED,
     )
-    loaded = open_for_tasks(model, task=options.task, **options.loading)
-    need_tokenizer(loaded, "prune")
+
+
+def _open(
+    loaded: LoadedModel,
+    sources: Sources,
+    classified: ClassifyResult | None,
+    options: PruneOptions,
+) -> Opened:
+    """Choose the stack and tokenise the data; refuse heads and methods that the model lacks.
+
+    It reads the model's heads and their maps, so the model is proven before.
+    """
     loaded = chosen_stack(loaded, options.stack, options.task)
     ways = _ways(loaded, options)
     _check_choice(loaded, options)

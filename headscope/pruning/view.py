@@ -32,7 +32,6 @@ from headscope.pruning.tables import (
 )
 from headscope.removal.metric_words import (
     METRIC_NAMES,
-    SHORT_NAMES,
     amount,
     change_words,
     number,
@@ -42,6 +41,7 @@ from headscope.show import blocks as b
 from headscope.show.cells import frame_csv, model_line, to_csv
 from headscope.show.command_lines import was_given
 from headscope.show.folders import folder_files, names_of
+from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View, next_step

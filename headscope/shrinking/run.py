@@ -21,6 +21,7 @@ from headscope.models.anatomy.feed_forward import has_experts
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
+from headscope.removal.times import affordable_batch
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -39,6 +40,7 @@ from headscope.shrinking.serving import (
 from headscope.shrinking.text import Texts, read_all
 from headscope.stats.confirm import need_examples
 
+BATCH_SIZE = 32  # Texts that are run together while models are timed; fewer of a large model
 #: The least share of a model's weights that a smaller one can be expected to have, for a first look
 #: at the room on the disk.
 _SMALLEST_SHARE = 0.1
@@ -76,7 +78,7 @@ def _run(model: Model, options: ShrinkOptions) -> ShrinkResult:
             task,
             texts,
             Path(folder),
-            batch_size=options.batch_size,
+            batch_size=options.batch_size or affordable_batch(loaded, task.rows, BATCH_SIZE),
             seed=options.seed,
         )
         if options.max_drop is not None:
@@ -231,7 +233,7 @@ def _result(
         higher_is_better=task.higher_is_better,
         examples=task.n_examples,
         data=task.data.name,
-        batch_size=options.batch_size,
+        batch_size=bench.batch_size,
         threads=torch.get_num_threads(),
         target=options.target,
         max_drop=options.max_drop,

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headscope.core.heads import layer_name
-from headscope.removal.metric_words import SHORT_NAMES, amount, change_words, number
+from headscope.removal.metric_words import amount, change_words, number
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line, plural
 from headscope.show.command_lines import was_given
+from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.view import next_step, view
 from headscope.shrinking.result import BatchEffect, MeasuredModel, ShrinkResult
 from headscope.stats.estimate import FEWEST_TESTED
