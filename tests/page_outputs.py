@@ -5,7 +5,7 @@ A page marks an example by a comment in front of its block, with the lines that 
     <!-- output 12: headscope rank demo -->
 
 The commands run in a folder that holds data and models by the names that pages use. To write all
-outputs of some pages anew: ``python tests/docs/outputs.py rank depth``.
+outputs of some pages anew: ``python tests/page_outputs.py rank depth``.
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = re.compile(r"<!-- output (\d+): (headscope .+) -->\n+```text\n(.*?)^```$", re.M | re.S)
 
 
