@@ -1,4 +1,4 @@
-"""Outputs on pages of docs/ are what their commands print: look, or write them anew.
+"""Outputs on README and pages of docs/ are what their commands print: look, or write them anew.
 
 A page marks an example by a comment in front of its block, with the lines that it shows::
 
@@ -46,7 +46,7 @@ def main(names: list[str]) -> None:
     """Write the outputs of pages anew; without names, of all."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = desk(Path(temporary))
-        for path in sorted(DOCS.rglob("*.md")):
+        for path in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
             if names and path.stem not in names:
                 continue
             text = path.read_text(encoding="utf-8")
