@@ -67,7 +67,7 @@ def serve(
     token = secrets.token_urlsafe(16)
     progress = RunProgress("serve", quiet=quiet)
     with server.open_port(port) as listening:
-        with progress.shown(("validate", "classify")):
+        with progress.shown({"validate": 1.0, "classify": 8.0}):
             page, answers = page_and_answers(
                 model,
                 roles,

@@ -37,6 +37,7 @@ from headscope.attention import Mask, attention_pattern
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
+from headscope.core.widest import wide
 from headscope.data.token_rows import (
     Ends,
     Padded,
@@ -52,7 +53,6 @@ from headscope.live.texts import rows_of
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.intervene import Run, gate, intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
-from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
 from headscope.tasks.seq2seq import decode_greedily
 

@@ -50,8 +50,8 @@ def page_and_answers(
         loaded, only=only, settings=settings, seed=seed, command=command, progress=progress
     )
     if report.validate is None or not report.validate.passed:
-        reasons = "" if report.validate is None else "; ".join(report.validate.reasons[:2])
-        raise InputError(f"{loaded.name} fails validation, so nothing is shown: {reasons}.")
+        why = "" if report.validate is None else report.validate.refusal
+        raise InputError(f"{loaded.name} fails validation, so nothing is shown: {why}.")
 
     # Put the saved roles into the report, if they are of the same weights.
     if saved is not None and saved.classify is not None:

@@ -32,7 +32,6 @@ from headscope.pruning.tables import (
 )
 from headscope.removal.metric_words import (
     METRIC_NAMES,
-    SHORT_NAMES,
     amount,
     change_words,
     number,
@@ -40,7 +39,9 @@ from headscope.removal.metric_words import (
 )
 from headscope.show import blocks as b
 from headscope.show.cells import frame_csv, model_line, to_csv
+from headscope.show.command_lines import was_given
 from headscope.show.folders import folder_files, names_of
+from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View, next_step
@@ -62,7 +63,19 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     yield from _saved_lines(result)
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     if not result.saved:
-        yield next_step(result, "keep a smaller model:", "prune {} --fraction 0.5 --save smaller")
+        yield _next(result)
+
+
+def _next(result: PruneResult) -> b.Text:
+    """Name the command that saves a model: with the heads that were removed here, or half."""
+    command = "prune {} --save smaller"
+    line = result.provenance["command"]
+    chooses = any(was_given(line, name) for name in ("max_drop", "heads", "keep_roles"))
+    if not chooses:
+        leading = leading_point(result)
+        fraction = 0.5 if leading is None else leading[1].fraction
+        command += f" --fraction {fraction:.2g}"
+    return next_step(result, "keep a smaller model:", command, without=("step",))
 
 
 def _tables(result: PruneResult) -> Iterator[b.Block]:
@@ -119,7 +132,9 @@ def _run_lines(result: PruneResult) -> str:
     if calibration is not None:
         how = "with labels" if calibration.labels else "no labels used"
         lines.append(f"Chosen  on {calibration.name}: {calibration.examples:,} examples, {how}")
-    full = f"Full    {with_interval(result.baseline.value, metric)}"
+    full = f"Full    {number(result.baseline.value.value, metric)}"
+    if result.baseline.value.interval:
+        full = f"Full    {with_interval(result.baseline.value, metric)}"
     if result.measured_examples != data.examples:
         full += f", on the {result.measured_examples:,} examples that were tested on"
     return "\n".join([*lines, full])

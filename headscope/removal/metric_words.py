@@ -11,7 +11,7 @@ import math
 from functools import partial
 
 from headscope.show.cells import interval_text
-from headscope.show.estimates import ranged
+from headscope.show.metric_names import SHORT_NAMES
 from headscope.stats.estimate import Estimate
 
 #: The metrics in full, and which values are good.
@@ -36,20 +36,6 @@ METRIC_NAMES = {
     "answer_f1": "F1 of the words of answers (%)",
     "bleu": "BLEU",
     "bleu_characters": "BLEU of characters",
-}
-#: What metrics are called in a sentence; one that is missing here is called by its key.
-SHORT_NAMES = {
-    "cosine": "the cosine",
-    "loss": "the loss",
-    "nll": "the loss at the next token",
-    "next_token_accuracy": "accuracy of the next token",
-    "spearman": "Spearman",
-    "token_accuracy": "token accuracy",
-    "ndcg_at_10": "nDCG@10",
-    "kendall_tau": "Kendall's tau",
-    "entity_f1": "the F1 of entities",
-    "word_accuracy": "word accuracy",
-    "answer_f1": "the F1 of answers",
 }
 #: Metrics of which less is better.
 _LOSSES = ("loss", "nll", "perplexity", "kl", "squared_change")
@@ -87,8 +73,10 @@ def span(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
 
 
 def with_interval(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
-    """Write a metric with its interval: ``82.03 [79.79, 84.20]``; alone if that is unknown."""
-    return ranged(estimate, partial(number, metric=metric, signed=signed))
+    """Write a metric with its interval: ``82.03 [79.79, 84.20]``, or ``82.03 [no interval]``."""
+    value = number(estimate.value, metric, signed=signed)
+    ends = span(estimate, metric, signed=signed)
+    return f"{value} {ends}" if estimate.interval is not None else f"{value} [{ends}]"
 
 
 def amount(value: float, metric: str) -> str:

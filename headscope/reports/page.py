@@ -136,7 +136,7 @@ def report_html(report: ReportResult, *, live: LivePage | None = None) -> str:
         certificate=visible(certificate(report)),
         warnings=[visible(warning) for warning in warnings_of(report)],
         failed=failed,
-        headline=visible(headline(report)),
+        headline=tidy(visible(headline(report))),
         first=first_head,
         contents=_contents(report, parts, have_heads=bool(rows), have_claims=bool(claims)),
         claims=list(zip(claims, papers, bars, strict=True)),
@@ -306,7 +306,11 @@ def _parts(report: ReportResult) -> Iterator[Part]:
     if numbers:
         table = text_table(("number", "this model", "control"), numbers, on=PAGE)
         yield Part(
-            "numbers", "Which numbers to cite?", body([table]), wide=True, term="key numbers"
+            "numbers",
+            "Which numbers to cite?",
+            body([table, Text("In brackets: 95% intervals.", "soft", PAGE)]),
+            wide=True,
+            term="key numbers",
         )
 
     # How the report was made.

@@ -40,12 +40,15 @@ class Medium(Flag):
     TERMINAL = auto()
     PAGE = auto()
     VERBOSE = auto()  # In the terminal with --verbose
+    #: In the terminal even after the first table: the answer to an option that was given.
+    ASKED = auto()
 
 
 TERMINAL = Medium.TERMINAL
 PAGE = Medium.PAGE
 BOTH = Medium.TERMINAL | Medium.PAGE
 VERBOSE = Medium.VERBOSE
+ASKED = Medium.TERMINAL | Medium.ASKED
 NOWHERE = Medium(0)
 #: A column of a table: (title, source, form). The source says where a row has the value (an
 #: attribute, an index, or a function of the row), the form how it is written (the number of digits,

@@ -24,7 +24,7 @@ from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.certificate.whole_runs import largest_gap
 from headscope.models.layouts.disentangled import bucketed
-from headscope.models.layouts.positions import relative_terms
+from headscope.models.layouts.positions import beyond_products
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
@@ -149,19 +149,20 @@ TURNING = (
 STILL = ("esm, absolute", "falcon, by distance")
 
 
-def test_rank_knows_what_has_rotation_and_what_has_relative_terms():
+def test_rank_knows_what_has_rotation_and_what_has_beyond_products():
     for name, family in BY_NAME.items():
         model = tiny(name)
         turns = family.layout in TURNING and name not in STILL
         assert bool(rotations(headscope.wrap(model))) == turns, name
-        # olmoe bounds the entries of q and k
-        biased = family.kind in ("mpnet", "t5", "mt5", "umt5", "bloom", "olmoe")
+        # olmo and olmoe bound the entries of q and k, gemma2 its scores
+        bounded = family.kind in ("olmo", "olmoe") or name == "gemma2"
+        biased = bounded or family.kind in ("mpnet", "t5", "mt5", "umt5", "bloom")
         relative = biased or name == "falcon, by distance"
         if "deberta" in name:
             relative = not name.endswith(("plain", "listed", "no term"))
-        terms = relative_terms(model.config)
+        terms = beyond_products(model.config)
         assert (terms is not None) == relative, name
-        if name in ("mpnet", "umt5"):
+        if name in ("mpnet", "umt5", "gemma2"):
             assert headscope.rank(model, control_seeds=2, fresh=False).not_covered == (terms,)
 
 
@@ -182,9 +183,9 @@ def test_states_of_any_size_are_compared():
     real = torch.tensor([[True, True, False]])
     reference = torch.tensor([[[1e7], [-3.0], [9e9]]])
     for ours, expected in ((reference + 20.0, 2e-5), (reference * 1.5, 5.0)):
-        assert largest_gap([(ours, reference, real)]) == pytest.approx(expected, rel=1e-3)
+        assert largest_gap(ours, reference, real) == pytest.approx(expected, rel=1e-3)
     small = torch.tensor([[[9.0], [-3.0], [0.0]]])
-    assert largest_gap([(small + 0.25, small, real)]) == 0.25
+    assert largest_gap(small + 0.25, small, real) == 0.25
 
 
 def test_a_model_may_be_routed_while_it_is_routed():

@@ -56,8 +56,10 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     """Show the answer, means of heads, every layer, maps of heads, overlaps, and what was asked."""
     answer = [rank_sentence(result), distances_sentence(result)]
     yield b.Text("\n".join(sentence for sentence in answer if sentence), "lead")
+    for warning in _warnings(result):
+        yield b.Text(warning, "warning")
     for note in rank_notes(result):
-        yield b.Text(note, "warning")
+        yield b.Text(note)
     settings = result.settings
     folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
     model_and_settings = b.Text(
@@ -148,12 +150,12 @@ def _random_need(control_means: Mapping[str, float]) -> str:
     return f"; random weights need {needs}"
 
 
-def rank_notes(result: RankResult) -> Iterator[str]:
-    """Warn of what a reader has to know before trusting the numbers."""
+def _warnings(result: RankResult) -> Iterator[str]:
+    """Warn of what makes the numbers doubtful."""
     if result.not_covered:
         yield (
-            f"NOT the whole score: this model also adds {', '.join(result.not_covered)}, which "
-            "W_QW_Kᵀ does not cover."
+            f"W_QW_Kᵀ is NOT the whole score of this model: it leaves out "
+            f"{', '.join(result.not_covered)}."
         )
     rtols = [head.qk.numerical_rank.rtol for head in result.heads]
     if rtols and max(rtols) > _COARSE:
@@ -161,6 +163,10 @@ def rank_notes(result: RankResult) -> Iterator[str]:
             f"Numerical ranks count sigma above {max(rtols):.2g} sigma_max, max(shape) * eps of "
             f"{result.settings['stored_dtype']}: too coarse to tell much; --rtol sets another."
         )
+
+
+def rank_notes(result: RankResult) -> Iterator[str]:
+    """Say what was measured otherwise than usual."""
     if result.turns_values:
         yield "Positions rotate this model's values too: W_VW_O is that of the first position."
     unfolded = [layer.name for layer in result.layers if not layer.folded]
@@ -183,7 +189,7 @@ def _definitions(result: RankResult, n_seeds: int) -> str:
         rtol += f" to {max(rtols):.1e}"
     return (
         f"numerical rank: sigma > {rtol} sigma_1; stable: ||B||_F^2 / sigma_1^2; effective: "
-        f"exp(entropy of sigma); 90, 95, 99%: dimensions that hold that share of "
+        f"exp(entropy of the singular values); 90, 95, 99%: dimensions that hold that share of "
         f"{summed(result)}; asymmetry: ||B - B^T|| / ||B||; symmetry: 1 - asymmetry^2 / 2 (1 "
         "symmetric, 0 random, -1 antisymmetric). gaussian: independent Gaussian factors, mean of "
         f"{n_seeds} seeds; fresh: the architecture newly initialised."
@@ -212,6 +218,7 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
         f"On {text['name']} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
         f"{text['tokens']:,} tokens): 0 where any two tokens attend to each other equally; means "
         "of heads",
+        on=b.ASKED | b.PAGE,
     )
     if any(layer.stack == "decoder" for layer in result.layers):
         yield b.Text(

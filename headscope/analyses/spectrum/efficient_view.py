@@ -31,10 +31,14 @@ _FORMS = {
     "random-keys": ("random keys", b.GREY, "x"),
     "uniform": ("uniform attention", "#8B4513", ""),
 }
+#: Forms that are made of the full pattern.
+_NEED_THE_PATTERN = {"truncated", "bound", "random"}
+_CHEAP = 0.5  # Most of the scores that a form may compute to be called cheap
 
 
 def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
     """Show what cheap forms of attention cost, and how near they stay."""
+    yield b.Text(best_form_sentence(efficient))
     yield _table(efficient)
     if efficient.left_out:
         names = joined([_FORMS[form][0] for form in efficient.left_out])
@@ -76,6 +80,37 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
         alt="Error of each head and loss of fidelity by the cost of cheap forms of attention; the "
         "numbers are in spectrum.json.",
         on=b.PAGE,
+    )
+
+
+def best_form_sentence(efficient: EfficientResult) -> str:
+    """Name the cheap form that keeps the model nearest, at half of the scores or fewer.
+
+    Forms that need the full pattern are no methods, and no more than bounds.
+    """
+    cheap = [
+        point
+        for point in efficient.points
+        if point.form not in _NEED_THE_PATTERN
+        and point.cost <= _CHEAP
+        and point.fidelity.value is not None
+    ]
+    methods = [point for point in cheap if point.form not in efficient.controls]
+    if not methods:
+        return ""
+    best = max(methods, key=lambda point: float(point.fidelity))
+    name, _, _ = _FORMS[best.form]
+    controls: list[str] = []
+    for form in efficient.controls:
+        points = [point for point in cheap if point.form == form]
+        if points:
+            control = max(points, key=lambda point: float(point.fidelity))
+            controls.append(f"{_FORMS[form][0]} {ranged(control.fidelity)}")
+    beside = f"; for comparison {joined(controls)}" if controls else ""
+    return (
+        f"Of forms that compute at most {_CHEAP:.0%} of the scores, {name} of size {best.size} in "
+        f"all heads stays nearest to the model: fidelity {ranged(best.fidelity)} at "
+        f"{best.cost:.0%} of them{beside}."
     )
 
 

@@ -20,7 +20,13 @@ from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
 from headscope.attention import project as project_by_head
-from headscope.models.layouts.forwards import arguments_of, asks_interface, follow, parameters_of
+from headscope.models.layouts.forwards import (
+    arguments_of,
+    asks_interface,
+    follow,
+    parameters_of,
+    reads,
+)
 from headscope.models.layouts.fused import Fused
 from headscope.models.layouts.grouped import group_size, groups_of, rows_of_groups, ungroup
 from headscope.models.layouts.maps import (
@@ -43,6 +49,8 @@ from headscope.stats.planes import Planes
 #: Attributes of attention modules: the width of one head, and how many heads there are.
 _HEAD_WIDTHS = ("attention_head_size", "head_dim", "key_value_proj_dim", "head_size")
 _HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
+#: By which a forward may cut what its maps return into heads.
+_COUNTS_READ = ("num_heads", "num_key_value_heads")
 
 
 class Step:
@@ -186,11 +194,16 @@ class Layout:
 
         Called when the other heads' rows have been cut off. Most modules run as they are: they ask
         for as many heads as the maps have rows for. Here, heads that share keys are given keys of
-        their own, as transformers expects groups of one size.
+        their own, as transformers expects groups of one size, and a module whose forward reads how
+        many heads there are (StableLM) is told.
         """
         kv_heads = self.shared_by(module, list(remaining))
         if kv_heads is not None:
             ungroup(module, [getattr(module, self.k), getattr(module, self.v)], kv_heads)
+        kind: Any = type(module)
+        for name in _COUNTS_READ:
+            if reads(kind, name):
+                setattr(module, name, len(remaining))
 
     # --- how scores are made ------------------------------------------------------------------
 

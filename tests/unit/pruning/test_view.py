@@ -108,7 +108,7 @@ def test_the_largest_seed_can_be_used(tmp_path):
     ("metric", "difference", "ci", "says"),
     [
         ("spearman", -0.33, (-1.1, 0.4), "at most 1.10 points are lost (95%)"),
-        ("spearman", 0.73, (0.07, 1.5), "Spearman rises by 0.73 points (95%: 0.07 to 1.50)"),
+        ("spearman", 0.73, (0.07, 1.5), "Spearman rises by 0.73 points [0.07, 1.50]"),
         ("accuracy", 0.0, (-0.004, 0.4), "less than 0.01 points are lost (95%)"),
         ("accuracy", 0.0, (), "what is lost at most is not known"),
         ("loss", 0.05, (0.03, 0.19), "the loss rises by at most 0.190 nats (95%)"),

@@ -32,6 +32,7 @@ from headscope.show.cells import decimal, interval_text, model_name, p_text
 from headscope.show.estimates import ranged
 
 _MOST_REMOVED = 8  # Removed heads that are listed.
+_MOST_NAMED = 3  # Removed heads that a sentence names.
 _VERDICTS = {
     "costs more": "Heads with a role cost more than heads without",
     "costs less": "Heads with a role cost less than heads without",
@@ -242,10 +243,31 @@ def interval_words(interval: Sequence[float] | None) -> str:
 RemovedHead = tuple[HeadResult, HeadCause]
 
 
+def cause_sentences(result: ClassifyResult) -> Iterator[str]:
+    """Say which heads cost most when removed, and whether roles tell; nothing if not asked for."""
+    causes = result.causes
+    removed = _removed_heads(result)
+    if causes is None or not removed:
+        return
+    dearest = [
+        f"{visible(head.name)} {loss_text(float(cause.zero))}"
+        for head, cause in removed[:_MOST_NAMED]
+    ]
+    yield f"{_costs_sentence(removed, causes)} Dearest: {', '.join(dearest)}."
+    tests = {(test.role, test.removal): test for test in causes.tests}
+    if ("any", "zero") in tests:
+        yield _any_role_sentence(tests["any", "zero"], tests.get(("any", "noise")))
+
+
+def _removed_heads(result: ClassifyResult) -> list[RemovedHead]:
+    """Return the heads that were removed, with what that costs, the dearest first."""
+    removed = [(head, head.cause) for head in result.heads if head.cause is not None]
+    return sorted(removed, key=lambda row: -float(row[1].zero))
+
+
 def _removals(result: ClassifyResult, causes: Causes) -> Iterator[b.Block]:
     """Show what removing heads costs, and whether roles tell which heads cost most."""
-    removed = [(head, head.cause) for head in result.heads if head.cause is not None]
-    removed.sort(key=lambda row: -float(row[1].zero))
+    removed = _removed_heads(result)
     if not removed:
         return
     yield b.Text(_costs_sentence(removed, causes), "lead")
