@@ -53,7 +53,8 @@ class HelpCommand(TyperCommand):
             if given.count(param) < 2 or param.param_type_name == "argument":
                 continue
             flag = max(param.opts, key=len)
-            if not param.is_flag and not param.multiple:
+            is_switch = getattr(param, "is_flag", False)
+            if not is_switch and not param.multiple:
                 raise typer.BadParameter(
                     f"{flag} is given {given.count(param)} times and takes one value; give it once",
                     ctx,

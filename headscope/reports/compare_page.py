@@ -73,8 +73,8 @@ def _headline(result: CompareResult) -> str:
         same = [head for head in shared if head.primary == primary[head.name]]
         if shared:
             heads = f"{len(same)} of {len(shared)} heads"
-            labels = f"{first.label} and {other.label}"
-            sentences.append(f"{heads} have the same primary role in {labels}")
+            both = f"{first.label} and {other.label}"
+            sentences.append(f"{heads} have the same primary role in {both}")
     roles = f"{'; '.join(sentences)}." if sentences else "Their numbers, side by side."
     agreements = [agreement_sentence(agreement) for agreement in result.agreement]
     return visible(" ".join([roles, *agreements]))

@@ -64,7 +64,7 @@ def run_own(loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite]) -
 
 def reads_padding(eager: Recording, varied: Recording, probe: Probe) -> bool:
     """Whether more padding changes the last states by more than rounding does."""
-    gap = largest_gap([(eager.hidden, varied.hidden, probe.real)])
+    gap = largest_gap(eager.hidden, varied.hidden, probe.real)
     assert eager.hidden is not None
     return gap is not None and gap > _most_noise(torch.finfo(eager.hidden.dtype).eps)
 
