@@ -368,6 +368,54 @@ def test_the_first_screen_of_a_phone_shows_heads_and_the_sheet_is_never_transpar
     answered(page)
 
 
+_FRAMES = """() => {
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (colour) => {
+    context.clearRect(0, 0, 1, 1);
+    context.fillStyle = colour;
+    context.fillRect(0, 0, 1, 1);
+    const rgb = Array.from(context.getImageData(0, 0, 1, 1).data).slice(0, 3).map((v) => v / 255);
+    const linear = rgb.map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return linear.reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  };
+  const page = light(getComputedStyle(document.body).backgroundColor);
+  const cells = Array.from(document.querySelectorAll("button.cell:not(.none)"));
+  return cells.map((cell) => {
+    const frame = light(getComputedStyle(cell).borderTopColor);
+    return (Math.max(frame, page) + 0.05) / (Math.min(frame, page) + 0.05);
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_frames_of_roles_stand_out(show, scheme):
+    page = show(color_scheme=scheme)
+    contrasts = page.evaluate(_FRAMES)
+    assert len(contrasts) > 10
+    assert min(contrasts) >= 3
+
+
+@pytest.mark.parametrize(("width", "fits"), [(390, False), (768, True), (1280, True)])
+def test_marks_stand_wherever_they_fit_and_the_legend_is_whole(show, width, fits):
+    page = show(viewport={"width": width, "height": 844})
+    mark = page.locator("button.cell .mark").first
+    assert mark.is_visible()  # at most three letters, on this sample
+    page.evaluate("for (const m of document.querySelectorAll('.mark')) m.textContent = 'punct'")
+    page.set_viewport_size({"width": width - 1, "height": 844})
+    mark.wait_for(state="visible" if fits else "hidden")
+    cut = "[...document.querySelectorAll('.cell')].filter(c => c.scrollWidth > c.clientWidth)"
+    assert page.evaluate(f"{cut}.length") == 0
+    legend = page.locator(".legend")
+    assert "CLS, SEP = first, last special token" in legend.inner_text()
+    assert "crossed out: switched off" in legend.inner_text()
+    assert "removed from the model" not in legend.inner_text()  # this model has all its heads
+    page.click("button.layer[data-heads=L0H]")
+    crossed = page.evaluate(
+        "getComputedStyle(document.querySelector('.cell.off'), '::after').backgroundImage"
+    )
+    assert "linear-gradient" in crossed
+
+
 _SMALL = """() => {
   const kinds = "button, summary, select, textarea, input, label:has(input), a[href]";
   const all = document.querySelectorAll(kinds);
