@@ -109,8 +109,20 @@ def verdict(result: PruneResult) -> str:
         return f"With {heads} heads removed at random: {values}, {draws}."
     if curve.method == "manual":
         repair = "" if curve.repair == "none" else f" (repair {curve.repair})"
-        return f"Without these {heads} heads{repair}: {values}; {change}."
-    return f"With {heads} heads removed ({_by(curve)}): {values}; {change}."
+        random = _random_words(result, point)
+        return f"Without these {heads} heads{repair}: {values}; {change}{random}."
+    return (
+        f"With {heads} heads removed ({_by(curve)}): {values}; {change}"
+        f"{_random_words(result, point)}."
+    )
+
+
+def _random_words(result: PruneResult, point: Point) -> str:
+    """Say what the metric is with as many random heads removed; nothing if not measured."""
+    random = random_beside(result, point)
+    if random is None:
+        return ""
+    return f"; random heads: {number(random.value.value, result.metric)}"
 
 
 def short_verdict(result: PruneResult) -> str:
@@ -144,11 +156,7 @@ def _fidelity_verdict(result: PruneResult, curve: Curve, point: Point) -> str:
     Of a causal language model also how far its predictions of next tokens go.
     """
     metric = result.metric
-    control = ""
-    if curve.method != "random":
-        random = random_beside(result, point)
-        if random is not None:
-            control = f"; random heads: {number(random.value.value, metric)}"
+    control = "" if curve.method == "random" else _random_words(result, point)
     return (
         f"With {len(point.heads_removed)} of {result.n_heads} heads removed ({_by(curve)}) "
         f"embeddings stay at a cosine of {with_interval(point.value, metric)} to the full model's"

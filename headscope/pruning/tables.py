@@ -281,7 +281,7 @@ def scores_map(result: PruneResult) -> Iterator[b.HeadMap]:
     unit = largest if largest > 0 else 1.0
     yield b.HeadMap(
         f"In which order heads of {model_name(result)} go, by {scores.method}: lowest first",
-        f"score, as a share of the largest ({unit:.3g})",
+        "score, as a share of the largest",
         {head: score / unit for head, score in values.items()},
         digits=2,
         file="scores",

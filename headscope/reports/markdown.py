@@ -20,7 +20,7 @@ from headscope.reports.conditions import size_of
 from headscope.reports.diff_view import diff_markdown, ticked
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
-from headscope.show.cells import folded, head_rows, table, tidy, tiny
+from headscope.show.cells import folded, head_rows, model_name, table, tidy, tiny
 from headscope.show.page.template import versions
 from headscope.show.view import KeyNumber, view_of
 
@@ -29,9 +29,12 @@ LINK = "<!-- headscope: link to the page -->"
 
 
 def model_title(report: ReportResult) -> str:
-    """Return the model's name; for the demo, what it is."""
+    """Return the model's name; of a folder its last part, of the demo what it is."""
     name = str(report.provenance["model"]["id"])
-    return "all-MiniLM-L6-v2 (demo)" if name == "demo" else visible(name)
+    if name == "demo":
+        return "all-MiniLM-L6-v2 (demo)"
+    is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
+    return visible(model_name(report) if is_folder else name)
 
 
 def certificate_in(report: ReportResult) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.stack_words import (
@@ -45,6 +45,22 @@ from headscope.show.page.script_data import page_json
 from headscope.show.page.template import proof, rendered, role_colours, versions
 from headscope.show.view import View, view_of
 
+#: Scripts of this page: an idea each; the last puts them together.
+_SCRIPTS = (
+    "pictures.js",
+    "charts.js",
+    "tables.js",
+    "patterns.js",
+    "map.js",
+    "panel.js",
+    "sentence.js",
+    "plane.js",
+    "columns.js",
+    "answers.js",
+    "asking.js",
+    "live.js",
+    "page.js",
+)
 SIDE = 16  # Rows and columns of a head's mean attention
 #: The fields of a card that the script reads.
 _CARD_FIELDS = (
@@ -63,18 +79,33 @@ _CARD_FIELDS = (
 )
 
 
-def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
+class LiveField(NamedTuple):
+    """A field of a live page."""
+
+    label: str
+    text: str = ""  # What it begins with
+
+
+class LivePage(NamedTuple):
+    """What makes a page that of ``headscope serve``."""
+
+    heads: Sequence[str]  # Those that can be switched off
+    first: LiveField
+    second: LiveField
+
+
+def report_html(report: ReportResult, *, live: LivePage | None = None) -> str:
     """Write the page; the same result gives the same text.
 
-    With ``live`` heads it is the page of ``headscope serve``: it asks its own server about
-    sentences and about the model without some of these heads.
+    A ``live`` one is the page of ``headscope serve``: it asks its own server about sentences and
+    about the model without some of its heads.
 
     Strings of models and corpora go into the page through the template's escaping, or as JSON whose
     texts the script shows by textContent. The page's security policy lets only the one script run
     whose hash it states, and nothing be fetched.
     """
     # Heads: a card each, and the numbers that their map can be coloured by.
-    cards = live_cards(report, live) if live else section_cards(report)
+    cards = live_cards(report, live.heads) if live else section_cards(report)
     scales = scales_of(report, cards)
     captions = {scale.key: scale.caption for scale in scales}
     first_head = clearest(cards)
@@ -94,7 +125,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     return rendered(
         "page.html.j2",
         role_colours(),
-        ("pictures.js", "sentence.js", "charts.js", "page.js"),
+        _SCRIPTS,
         data=page_json({"live": bool(live), **_data(report, cards, captions, first_head)}),
         live=live,
         means=have_means,
@@ -105,7 +136,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         certificate=visible(certificate(report)),
         warnings=[visible(warning) for warning in warnings_of(report)],
         failed=failed,
-        headline=visible(headline(report)),
+        headline=tidy(visible(headline(report))),
         first=first_head,
         contents=_contents(report, parts, have_heads=bool(rows), have_claims=bool(claims)),
         claims=list(zip(claims, papers, bars, strict=True)),
@@ -118,6 +149,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         maps=maps,
         map_caption=_MAP_CAPTION if have_means else "One cell a head",
         legend=_legend(report, live=bool(live)),
+        removed=bool(report.provenance["model"].get("removed_heads")),
         samples=[visible(sample.text) for sample in report.samples],
         parts=parts,
         table_header=[("head", False), ("roles", False), *((s.caption, True) for s in scales)],
@@ -195,8 +227,7 @@ def _role_counts(report: ReportResult, *, live: bool) -> list[tuple[str, str, in
 def _legend(report: ReportResult, *, live: bool) -> str:
     """Say what the marks of the map mean."""
     stacks = _classified_stacks(report, live=live)
-    marks = f"{legend(*stacks)}; " if stacks else ""
-    return f"{marks}dashed: removed from the model."
+    return f"{legend(*stacks)}." if stacks else "not classified."
 
 
 # --- what the script reads ------------------------------------------------------------------------
@@ -275,7 +306,11 @@ def _parts(report: ReportResult) -> Iterator[Part]:
     if numbers:
         table = text_table(("number", "this model", "control"), numbers, on=PAGE)
         yield Part(
-            "numbers", "Which numbers to cite?", body([table]), wide=True, term="key numbers"
+            "numbers",
+            "Which numbers to cite?",
+            body([table, Text("In brackets: 95% intervals.", "soft", PAGE)]),
+            wide=True,
+            term="key numbers",
         )
 
     # How the report was made.

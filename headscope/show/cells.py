@@ -67,8 +67,9 @@ def model_line(result: Any, heads: int | None = None) -> Text:
 
 
 def model_name(result: Any) -> str:
-    """Return the last part of the model's path or id."""
-    return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+    """Return the last part of the model's path or id; of the demo, what it is."""
+    name = str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+    return "all-MiniLM-L6-v2" if name == "demo" else name
 
 
 def frame_csv(frame: pandas.DataFrame) -> str:
@@ -160,15 +161,17 @@ def joined(words: Sequence[str], last: str = "and") -> str:
 
 #: A hyphen that stands for a minus: before a number, and not within a word or a range.
 _MINUS = re.compile(r"(?<![\w.)\]-])-(?=\.?\d)")
+#: An interval, which no line break may tear apart.
+_INTERVAL = re.compile(r"(\[[-+\u2212.\de%]+), ([-+\u2212.\de%]+\])")
 #: What stands for a sign in plain text, longer ones first.
 _SIGNS = {"+-": "±", "W_Q W_K^T": "W_QW_Kᵀ", "W_V W_O": "W_VW_O", "^T": "ᵀ", "R^2": "R²", "^2": "²"}
 
 
 def tidy(text: str) -> str:
-    """Write signs as print has them: a true minus, ±, R² and ᵀ."""
+    """Write signs as print has them: a true minus, ±, R² and ᵀ; an interval stays on one line."""
     for plain, sign in _SIGNS.items():
         text = text.replace(plain, sign)
-    return _MINUS.sub("\u2212", text)
+    return _INTERVAL.sub("\\1,\u00a0\\2", _MINUS.sub("\u2212", text))
 
 
 def short(value: float) -> str:

@@ -148,13 +148,16 @@ def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool =
 _SIGNED = LinearSegmentedColormap.from_list("signed", (VERMILION, "#FFFFFF", BLUE))
 
 
-def _colours_of(grid: np.ndarray) -> dict[str, Any]:
-    """Return how imshow colours numbers: those of both signs by two colours that meet at zero."""
+def _colours_of(grid: np.ndarray, one_sign: str = "viridis") -> dict[str, Any]:
+    """Return how imshow colours numbers: those of both signs by two colours that meet at zero.
+
+    Numbers of one sign are coloured by matplotlib's colours of the name ``one_sign``.
+    """
     known = grid[np.isfinite(grid)]
     if known.size and known.min() < 0 < known.max():
         most = float(np.abs(known).max())
         return {"cmap": _SIGNED, "vmin": -most, "vmax": most}
-    return {"cmap": "viridis"}
+    return {"cmap": one_sign}
 
 
 def _wrapped(title: str, axes: Axes) -> str:
@@ -162,7 +165,10 @@ def _wrapped(title: str, axes: Axes) -> str:
     figure = axes.get_figure(root=True)
     assert figure is not None
     lines = tidy(title).split("\n")
-    return "\n".join(textwrap.fill(line, int(11.5 * figure.get_figwidth())) for line in lines)
+    return "\n".join(
+        textwrap.fill(line, int(11.5 * figure.get_figwidth()), break_on_hyphens=False)
+        for line in lines
+    )
 
 
 def chart_on(axes: Axes, chart: Chart) -> None:
@@ -274,11 +280,8 @@ def _matrix_on(axes: Axes, matrix: Matrix) -> None:
     n_tokens = len(names)
     rows = [row[:n_tokens] for row in matrix.values[:n_tokens]]
     values = np.array(rows, dtype=float)  # None becomes NaN
-    low = 0.0 if matrix.weights else float(np.nanmin(values))
-    high = 1.0 if matrix.weights else float(np.nanmax(values))
-    if not high > low:
-        high = low + 1
-    image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high)
+    weights: dict[str, Any] = {"cmap": "Blues", "vmin": 0.0, "vmax": 1.0}
+    image = axes.imshow(values, **(weights if matrix.weights else _colours_of(values, "Blues")))
     axes.set_xticks(range(n_tokens), names, fontsize=7, rotation=60, ha="right")
     axes.set_yticks(range(n_tokens), names, fontsize=7)
     axes.set_title(f"{matrix.title} (queries down)", fontsize=9)

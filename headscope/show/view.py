@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _NO_NUMBER = Estimate(None)
+NOT_TESTABLE = "not testable"  # In place of a count, where a corpus cannot show a role
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class KeyNumber:
     text: str  # This model's value, with its interval
     control: str = "-"  # The value of the control, such as random weights; "-" if there is none
     number: Estimate = _NO_NUMBER  # The value itself, if ``text`` is about a number
+    #: The role that heads are counted of, with its stack (``cross:sharp``); empty for others.
+    role: str = ""
 
 
 @dataclass(frozen=True)

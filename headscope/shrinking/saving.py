@@ -206,10 +206,13 @@ def _form_of(folder: Path) -> Form:
     )
 
 
-def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) -> str:
-    """Write a file in another form into a model's folder; returns a sentence about it.
+def write_beside(
+    folder: Path, runtime: str, precision: str, text: Path | None
+) -> tuple[str, list[str]]:
+    """Write a file in another form into a model's folder.
 
-    ``text`` calibrates 8 bits, and the file is compared with the model on it.
+    ``text`` calibrates 8 bits, and the file is compared with the model on it. Returns a sentence
+    about the file, and the Python that opens it: by its runtime, and by sentence-transformers.
 
     Raises
     ------
@@ -245,10 +248,13 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
         for file in files_of_graph(files.path(form)):
             os.replace(file, target.parent / file.name)
     megabytes = sum(file.stat().st_size for file in files_of_graph(target)) / 1e6
-    return (
+    sentence = (
         f"Wrote {target} ({megabytes:.1f} MB): outputs of {len(batch.index)} texts differ from the "
         f"model's in torch by {difference:.2g} at most."
     )
+    sentences = (folder / MODULES).is_file()
+    codes = snippets(form, model, sentences=sentences, file=form.file)
+    return sentence, [in_folder(code, str(folder)) for code in codes]
 
 
 def _calibration_rows(model: LoadedModel, text: Path | None) -> list[Row]:

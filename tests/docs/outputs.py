@@ -31,7 +31,9 @@ def desk(folder: Path) -> Path:
 
 def printed(command: str, lines: int, folder: Path) -> str:
     """Run a command; return its first lines, and ``...`` where there are more."""
-    program = [sys.executable, "-m", *shlex.split(command), "--quiet"]
+    program = [sys.executable, "-m", *shlex.split(command)]
+    if not command.startswith("headscope list"):  # the others show progress
+        program.append("--quiet")
     done = subprocess.run(
         program, cwd=folder, capture_output=True, text=True, check=True, timeout=900
     )

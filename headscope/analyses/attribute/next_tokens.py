@@ -13,11 +13,11 @@ from headscope.analyses.attribute.outputs import Example, output_logits, predict
 from headscope.analyses.attribute.result import NextToken
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.safe_text import visible
+from headscope.core.widest import wide
 from headscope.data.examples import Examples
 from headscope.data.pieces import tokenise
 from headscope.data.readable_pieces import readable_pieces
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import wide
 
 _LIKELIEST = 3  # Tokens that are listed beside the ones that were asked for.
 

@@ -217,7 +217,7 @@ def _bars(result: AttributeResult) -> Iterator[b.Block]:
     names = [head.name for head in heads]
     removed = [head.removed.joint for head in heads]
     direct = [head.direct.joint for head in heads]
-    axis = f"of {kind_name(result)}"
+    axis = f"difference in {output_name(result)}"
     lost = b.Series("lost when it is removed", names, removed, "bars", b.BLUE)
     written = b.Series("direct part", names, direct, "bars", b.ORANGE)
     yield b.Panels(

@@ -39,6 +39,7 @@ from headscope.analyses.classify.stack_words import (
     has_trees,
     legend,
     no_relation_sentence,
+    pairs_sentence,
     results_by_stack,
     role_counts,
     untested_sentence,
@@ -48,7 +49,7 @@ from headscope.show import blocks as b
 from headscope.show.cells import decimal, interval_text, mean_of, model_line, model_name, p_text
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Scale
-from headscope.show.view import KeyNumber, next_step, view
+from headscope.show.view import NOT_TESTABLE, KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -82,7 +83,9 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
     (stack,) = stack_result.stacks
     several = len(result.stacks) > 1
     corpus = stack_result.corpus
-    yield b.Text(found_sentence(stack_result), "lead")
+    if stack_result.labels:  # what was asked is which heads follow the pairs
+        yield b.Text(visible(pairs_sentence(stack_result)), "lead")
+    yield b.Text(found_sentence(stack_result), "" if stack_result.labels else "lead")
     control = control_sentence(stack_result)
     yield b.Text(visible(f"{STACK_NAMES[stack]}. {control}" if several else control), "control")
     if corpus.by_stack:
@@ -243,8 +246,8 @@ def _labels_table(stack_result: ClassifyResult) -> Iterator[b.Block]:
 
     # Say why there is no syntactic label, where there could be one.
     read_sentences = stack_result.stacks != ("cross",) and not stack_result.corpus.pairs
-    if stack_result.labels or read_sentences:
-        if not stack_result.corpus.trees and not stack_result.labels:  # sources have no trees
+    if read_sentences and not stack_result.labels:
+        if not stack_result.corpus.trees:  # sources have no trees
             text = "No syntactic roles: plain text has no gold trees (give --treebank)."
             yield b.Text(text, on=b.TERMINAL)
         elif not any(role_class(label.role) == "syntactic" for _, label in labels):
@@ -311,10 +314,12 @@ def _compared(result: ClassifyResult) -> Iterator[KeyNumber]:
             control = random if random == "-" else f"random weights {random}"  # -: not measured
             counted = f"{prefix}heads with {name}" if role == "none" else f"{prefix}{name} heads"
             if role_in(role, stack) in result.untestable:
-                yield KeyNumber(counted, "not testable", control)
+                yield KeyNumber(counted, NOT_TESTABLE, control)
             else:
                 text = f"{n_heads} of {n_all} ({n_heads / max(n_all, 1):.0%})"
-                yield KeyNumber(counted, text, control, Estimate(n_heads))
+                yield KeyNumber(
+                    counted, text, control, Estimate(n_heads), role=role_in(role, stack)
+                )
 
 
 def brief(result: ClassifyResult) -> ClassifyResult:

@@ -147,7 +147,7 @@ def _coherence_panels(result: LinearResult) -> b.Panels:
         random = {} if name == "entropy" else {"random directions": result.random_coherence}
         panels.append(
             b.Chart(
-                f"Spearman within layers {ranged(correlation.spearman, 2)}",
+                f"Spearman {ranged(correlation.spearman, 2)}",
                 title,
                 "" if panels else "error without softmax, best scale",  # on the first alone
                 [b.Series("heads", x, errors, "points", groups=groups)],
@@ -156,7 +156,8 @@ def _coherence_panels(result: LinearResult) -> b.Panels:
             )
         )
     return b.Panels(
-        f"Do heads with similar keys lose more? {model_name(result)}, {len(result.heads)} heads",
+        f"Do heads with similar keys lose more? {len(result.heads)} heads of {model_name(result)}, "
+        "correlations within layers",
         panels,
         "linear_coherence",
         across=3,

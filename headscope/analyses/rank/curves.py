@@ -23,8 +23,9 @@ _CONTROL_STYLES: dict[str, dict[str, Any]] = {
 
 
 def summed(result: RankResult) -> str:
-    """Name what is summed: ``sigma^2``, squares of singular values, or ``sigma``, themselves."""
-    return "sigma^2" if result.settings["share"] == "sigma2" else "sigma"
+    """Name what is summed: squares of singular values, or these themselves."""
+    is_squared = result.settings["share"] == "sigma2"
+    return "squared singular values" if is_squared else "singular values"
 
 
 def cumulative_curves(result: RankResult, matrix: str, on: b.Medium) -> b.Panels:

@@ -189,7 +189,7 @@ def _definitions(result: RankResult, n_seeds: int) -> str:
         rtol += f" to {max(rtols):.1e}"
     return (
         f"numerical rank: sigma > {rtol} sigma_1; stable: ||B||_F^2 / sigma_1^2; effective: "
-        f"exp(entropy of sigma); 90, 95, 99%: dimensions that hold that share of "
+        f"exp(entropy of the singular values); 90, 95, 99%: dimensions that hold that share of "
         f"{summed(result)}; asymmetry: ||B - B^T|| / ||B||; symmetry: 1 - asymmetry^2 / 2 (1 "
         "symmetric, 0 random, -1 antisymmetric). gaussian: independent Gaussian factors, mean of "
         f"{n_seeds} seeds; fresh: the architecture newly initialised."

@@ -79,7 +79,7 @@ def _map(result: SpectrumResult) -> b.HeadMap:
     )
     return b.HeadMap(
         title=f"{title}\ncontrols: {', '.join(controls)}",
-        legend="share, of 1",
+        legend="share of the sum",
         values={(head.layer_name, head.head): head.share_at_k.value for head in result.heads},
         digits=2,
         file="spectrum_map",
@@ -100,7 +100,7 @@ def _shares_table(result: SpectrumResult) -> b.Table:
         share = decimal(value_of(control.share_at_k))
         share_sq = decimal(value_of(control.share_sq_at_k))
         rows.append([f"control: {name}", share, share_sq])
-    return b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
+    return b.text_table((f"share of the {result.k} largest", "of the sum", "of squares"), rows)
 
 
 # --- sentences ------------------------------------------------------------------------------------

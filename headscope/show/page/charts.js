@@ -44,12 +44,12 @@
     return drawn("path", { d: strokes || MARKS[marker] || MARKS.o, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, ...(strokes ? { stroke: colour, "stroke-width": 2, fill: "none" } : { fill: colour }) });
   }
 
-  function panelOf(panel, width, range) {
+  function panelOf(panel, width, range, bar = 20) {
     const bars = panel.series.find((series) => series.k === "bars"), rows = bars ? bars.x.length : 0, names = panel.names || [];
     const xs = panel.series.flatMap(xsOf), ends = panel.series.flatMap((series) => [...series.y, ...(series.e || []).flat(), ...(series.b || []).flat()]);
     const levels = panel.levels.map((level) => level[1]), turned = names.length && names.join("").length * CHAR + 12 * names.length > width - 60;
     const longest = Math.max(0, ...names.map((name) => name.length)), foot = turned ? 14 + 0.75 * CHAR * longest : 24;
-    const height = bars ? 20 * rows + 34 : Math.round(Math.min(300, Math.max(180, 0.62 * width)) + foot - 24), bottom = height - foot;
+    const height = bars ? bar * rows + 34 : Math.round(Math.min(300, Math.max(180, 0.62 * width)) + foot - 24), bottom = height - foot;
     const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": panel.alt });
     const frame = drawn("g", { class: "frame" }), marks = drawn("g", { class: "marks" });
     svg.append(frame, marks);
@@ -59,11 +59,11 @@
       const left = 8 + CHAR * Math.max(...bars.x.map((name) => name.length)), across = axis(panel.xs, range || [0, ...ends, ...levels], left, width - 6, 50);
       for (const [value, words] of across.ticks) { const x = across.place(value); line(x, 2, x, bottom, { class: "grid" }); text(x, bottom + 16, words, "middle"); }
       bars.x.forEach((name, i) => {
-        const y = 20 * i + 12, value = bars.y[i], colour = Array.isArray(bars.c) ? bars.c[i] : bars.c;
+        const y = bar * (i + 0.6), value = bars.y[i], colour = Array.isArray(bars.c) ? bars.c[i] : bars.c;
         text(left - 6, y + 4, name, "end");
         if (value === null) return;
         const [a, b] = [across.place(0), across.place(value)].sort((p, q) => p - q);
-        marks.append(drawn("rect", { x: a, y: y - 7, width: b - a, height: 14, fill: colour }));
+        marks.append(drawn("rect", { x: a, y: y - 0.35 * bar, width: b - a, height: 0.7 * bar, fill: colour }));
         if (bars.e && bars.e[i]) line(across.place(bars.e[i][0]), y, across.place(bars.e[i][1]), y, { stroke: "#000", "stroke-width": 1.4 }, marks);
       });
       line(across.place(0), 2, across.place(0), bottom, { class: "zero" });
@@ -127,7 +127,7 @@
     return seen.size > 1 || data.panels.some((panel) => panel.levels.length) ? key : null;
   }
 
-  function draw(figure, data, whole = Math.floor(figure.clientWidth)) {
+  function draw(figure, data, whole = Math.floor(figure.clientWidth), bar = 20) {
     if (!whole) return;
     // Panels of many lines go below each other, where each has the whole width.
     const least = data.panels.some((panel) => panel.series.filter((series) => series.k === "line" && series.n).length > 6) ? 480 : 300;
@@ -140,7 +140,7 @@
       part.style.width = width + "px";
       if (panel.title) part.append(element("p", panel.title, "panel-title"));
       if (panel.y) part.append(element("p", panel.y, "up"));
-      part.append(panelOf({ ...panel, shades: data.groups ? data.groups[1].length : 1 }, width, range));
+      part.append(panelOf({ ...panel, shades: data.groups ? data.groups[1].length : 1 }, width, range, bar));
       if (panel.x) part.append(element("p", panel.x, "across"));
       box.append(part);
     }
@@ -156,7 +156,7 @@
     new ResizeObserver(() => { if (figure.clientWidth && figure.clientWidth !== last) { last = figure.clientWidth; draw(figure, data); } }).observe(figure);
     draw(figure, data);
     last = figure.clientWidth;
-    addEventListener("beforeprint", () => draw(figure, data, figure.closest(".parts") ? PAPER : 2 * PAPER));
+    addEventListener("beforeprint", () => draw(figure, data, figure.closest(".parts") ? PAPER : 2 * PAPER, 13));
     addEventListener("afterprint", () => draw(figure, data));
   }
 })();
