@@ -40,7 +40,7 @@ def test_a_refusal_names_the_layer_in_words_and_keeps_its_numbers(misread: Any) 
     assert result.refusal.startswith("decoder layer 1 weighs tokens otherwise than softmax")
     assert "tolerance" not in result.refusal
     assert any("tolerance" in reason for reason in result.reasons)
-    with pytest.raises(ValidationFailedError, match=r"decoder layer 1 weighs .* --verbose"):
+    with pytest.raises(ValidationFailedError, match="decoder layer 1 weighs tokens"):
         headscope.explain(misread, "the cat")
 
 
