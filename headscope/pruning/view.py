@@ -132,7 +132,9 @@ def _run_lines(result: PruneResult) -> str:
     if calibration is not None:
         how = "with labels" if calibration.labels else "no labels used"
         lines.append(f"Chosen  on {calibration.name}: {calibration.examples:,} examples, {how}")
-    full = f"Full    {with_interval(result.baseline.value, metric)}"
+    full = f"Full    {number(result.baseline.value.value, metric)}"
+    if result.baseline.value.interval:
+        full = f"Full    {with_interval(result.baseline.value, metric)}"
     if result.measured_examples != data.examples:
         full += f", on the {result.measured_examples:,} examples that were tested on"
     return "\n".join([*lines, full])
