@@ -25,6 +25,7 @@ from headscope.data.frequencies import find_frequencies
 from headscope.data.word_pieces import Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
+from headscope.stats.estimate import Estimate
 
 
 def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:
@@ -112,3 +113,33 @@ def test_where_no_relation_could_be_tested_no_head_is_said_to_follow_none():
     assert pairs_sentence(pairs) == f"Not testable whether a head follows the pairs: {few}."
     pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few}, heads=())
     assert pairs_sentence(pairs).startswith("No head follows the pairs better")
+
+
+def test_the_head_nearest_to_a_users_pairs_stands_beside_its_strongest_baseline():
+    def head(name, accuracy, **baselines):
+        score = SimpleNamespace(
+            relation="coref",
+            direction="from->to",
+            accuracy=Estimate(accuracy),
+            baselines=baselines,
+            trials=12,
+        )
+        return SimpleNamespace(name=name, syntactic=(score,), roles=())
+
+    heads = (
+        head("L0H0", 0.9, offset=0.8, first=0.2),  # most accurate, but hardly above its baseline
+        head("L1H2", 0.5, offset=0.1, kernel=0.25),
+        head("L1H3", 0.4, offset=0.1, kernel=0.3),
+    )
+    few = "fewer than 8 different texts with such pairs in one half"
+    found = SimpleNamespace(
+        labels=("coref",),
+        untestable={"pair:coref": few},
+        heads=heads,
+        corpus=SimpleNamespace(pairs=False),
+    )
+    assert pairs_sentence(found) == (
+        f"Not testable whether a head follows the pairs: {few}. Nearest to it: L1H2 looks coref "
+        "from->to in 50% of 12 trials; its strongest baseline, the head's mean attention by "
+        "distance, is right in 25%."
+    )
