@@ -137,8 +137,10 @@ def interval_text(interval: Sequence[float] | None, form: int | Callable[[float]
     """
     if interval is None:
         return "-"
-    low, high = (decimal(end, form) if isinstance(form, int) else form(end) for end in interval)
-    return f"[{low}, {high}]"
+    low, high = interval
+    if isinstance(form, int):
+        return f"[{decimal(low, form)}, {decimal(high, form)}]"
+    return f"[{form(low)}, {form(high)}]"
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
