@@ -21,8 +21,9 @@ from headscope.artefacts.config_json import REMOTE, what_is_left, write_config
 from headscope.artefacts.opened_again import check_opens
 from headscope.artefacts.sentence_transformers import sentence_copy
 from headscope.artefacts.tokenizer_files import name_tokenizer_class, write_tokenizer
-from headscope.core.errors import InputError
-from headscope.core.files import replace_folder
+from headscope.core.disk import need_room
+from headscope.core.errors import ArtefactError, HeadscopeError, InputError, reason
+from headscope.core.files import UNFINISHED, locked, replace_folder
 from headscope.core.saved_config import MANIFEST
 from headscope.models.load.manifest import COMPACT, SCHEMA
 from headscope.models.run.implementation import quiet_transformers
@@ -65,7 +66,9 @@ def save(
     Raises
     ------
     InputError
-        If the folder holds anything else, or cannot be written.
+        If the folder holds anything else, or cannot be made.
+    UnwrittenError
+        If the disk has no room for it.
     UnsupportedModelError
         If ``standalone`` is not possible for the model's family.
     ArtefactError
@@ -215,36 +218,104 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
     If the block fails, it is deleted, and what the folder held before is still there. Parents of
     the folder that were made for it go again if they are empty.
     """
-
-    def remove_if_empty(path: Path) -> None:
-        with suppress(OSError):
-            path.rmdir()
-
     folder = Path(folder)
     check_target(folder)
-    new_parents = [path for path in folder.parents if not path.exists()]
-    with ExitStack() as stack:
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            for path in reversed(new_parents):
-                stack.callback(remove_if_empty, path)
+    with _made_parents(folder), ExitStack() as stack:
+        with _refusing(folder):
             temporary = stack.enter_context(replace_folder(folder))
-        except OSError as error:
-            raise InputError(
-                f"The folder {folder} cannot be made ({error.strerror}); choose another."
-            ) from None
         yield temporary
         for path in (temporary, *temporary.rglob("*")):  # temporary files are private until here
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 @contextmanager
-def trial_folder(folder: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder where :func:`whole_folder` would, and delete it in any case."""
-    with suppress(_TrialOverError), whole_folder(folder) as temporary:
-        yield temporary
-        raise _TrialOverError
+def reserved(folder: str | Path | None) -> Iterator[None]:
+    """Keep the folder of a save for this run while the block runs, which may take long.
+
+    What would fail at its end is refused now: a folder that cannot be made, whose files a save
+    would destroy, or that another run is to save into. Without a folder nothing is kept.
+    """
+    if folder is None:
+        yield
+        return
+    folder = Path(folder)
+    check_target(folder)
+    mark = folder.with_name(f".{folder.name}.reserved{UNFINISHED}")
+    with _made_parents(folder), ExitStack() as stack:
+        with _refusing(folder):
+            mark.mkdir(exist_ok=True)
+            is_ours = stack.enter_context(locked(mark))
+        if not is_ours:
+            raise InputError(
+                f"Another run of headscope is to save a model in {folder}; wait until it has "
+                "ended, or name another folder."
+            )
+        stack.callback(_remove_if_empty, mark)
+        yield
 
 
-class _TrialOverError(Exception):
-    """Makes :func:`whole_folder` delete everything."""
+@contextmanager
+def _made_parents(folder: Path) -> Iterator[None]:
+    """Make the folders above a folder; those that are new and empty go again after the block."""
+    new_parents = [path for path in folder.parents if not path.exists()]
+    with ExitStack() as stack:
+        with _refusing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        for path in reversed(new_parents):
+            stack.callback(_remove_if_empty, path)
+        yield
+
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """Turn what the system says of a folder that cannot be made into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"The folder {folder} cannot be made ({error.strerror}); choose another."
+        ) from None
+
+
+@contextmanager
+def failure_with(result: object) -> Iterator[None]:
+    """Let a failure of the block, which saves a model, carry what was measured before to the user.
+
+    Raises
+    ------
+    ArtefactError
+        Whatever fails; its ``result`` is the one given here.
+    """
+    try:
+        yield
+    except Exception as error:  # torch and safetensors raise many kinds
+        why = f"{type(error).__name__}: {reason(error)}; please report this."
+        if isinstance(error, HeadscopeError):
+            why = str(error)
+        elif isinstance(error, OSError):
+            why = f"The system refused: {error}."
+        raise ArtefactError(
+            f"The model could not be saved, and everything else that was found is kept: {why}",
+            result=result,
+        ) from error
+
+
+def _remove_if_empty(path: Path) -> None:
+    """Delete a folder, unless something lies in it."""
+    with suppress(OSError):
+        path.rmdir()
+
+
+def need_room_for(loaded: LoadedModel, folder: str | Path | None, smallest_share: float) -> None:
+    """Refuse, before a long run, a disk that has no room for a part of a model's weights.
+
+    ``smallest_share`` is the least part of the weights that will be saved, from 0 to 1.
+    """
+    if folder is None:
+        return
+    parameters = list(loaded.network.parameters())
+    fits_half = all(map(_fits_half, parameters))
+    n_bytes = 0
+    for parameter in parameters:
+        n_bytes += parameter.numel() * (2 if fits_half else parameter.element_size())
+    need_room(Path(folder), n_bytes * smallest_share, "the model that is to be saved")

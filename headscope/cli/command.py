@@ -37,6 +37,7 @@ from headscope.core.errors import (
     CheckFailedError,
     CorpusError,
     InterruptedRunError,
+    UnwrittenError,
     WrongOptionError,
 )
 from headscope.core.options import OptionError, options_of
@@ -66,7 +67,11 @@ def measuring_command(command: Command) -> Callable[..., None]:
                     # What was measured before the failure is written and shown all the same.
                     result = error.result
                     failure = error
-                files = run.write(result)
+                try:
+                    files = run.write(result)
+                except UnwrittenError as error:  # what was measured is shown all the same
+                    files = []
+                    failure = failure or error
             run.show(result, files)
         if failure is not None:
             raise failure
@@ -181,7 +186,8 @@ class CommandRun:
 
         processes = current()
         folder = self.folder if processes.rank == 0 else None
-        with ready_folder(folder), self.progress.shown(options.step_names()):
+        shown = self.progress.shown(options.step_seconds())
+        with ready_folder(folder, self.command.room), shown:
             processes.meet("the start of the run")  # the first process has made the folder
             yield
             processes.meet("the end of the run")

@@ -21,7 +21,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from headscope.core.errors import HeadscopeError, InputError, LostProcessError
+from headscope.core.disk import cause_of
+from headscope.core.errors import (
+    HeadscopeError,
+    InputError,
+    LostProcessError,
+    UnsavedStateWarning,
+)
 from headscope.core.safe_text import visible
 
 if TYPE_CHECKING:
@@ -102,6 +108,8 @@ def error_boundary(debug: bool) -> Iterator[None]:
     """
     if not debug:
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UnsavedStateWarning)
+        warnings.showwarning = _print_warning
     for name in ("stdout", "stderr"):  # a process may have been started without them
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -132,6 +140,18 @@ def error_boundary(debug: bool) -> Iterator[None]:
             _end(sentence, error.exit_code)
         reason = "out of memory" if isinstance(error, MemoryError) else str(error)
         _end(f"the system refused: {reason}", 1)
+    except Exception as error:
+        cause = None if debug else cause_of(error)
+        if cause is None:
+            raise  # a fault of ours: the traceback says where
+        why, remedy = cause
+        _end(f"a file could not be written: {why}; {remedy}", 1)
+
+
+def _print_warning(message: Warning | str, *place: object, **more: object) -> None:
+    """Print a warning as one sentence on stderr; where in the code it was raised is left out."""
+    with suppress(OSError):
+        print(f"headscope: warning: {visible(message)}", file=sys.stderr, flush=True)
 
 
 def _end(sentence: str, code: int) -> None:

@@ -1,8 +1,8 @@
-"""float64 where a device has it; an Apple GPU has none.
+"""float64 where a device has it, and float32 where half precision is too little.
 
-Sums over positions are taken by :func:`widest`, in the widest type of the device itself. What has
-to be float64 (differences that cancel, matrices that are decomposed) :func:`exact` moves to the
-CPU.
+An Apple GPU has no float64. Sums over positions are taken by :func:`widest`, in the widest type of
+the device itself. What has to be float64 (differences that cancel, matrices that are decomposed)
+:func:`exact` moves to the CPU.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ def widest_type(device: torch.device | str) -> torch.dtype:
 def widest(tensor: Tensor) -> Tensor:
     """Return the numbers of a tensor, of any type, in the widest type of its device."""
     return tensor.to(widest_type(tensor.device))
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Return half-precision numbers in float32, for sums and logarithms; others as they are."""
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
 def exact(tensor: Tensor) -> Tensor:

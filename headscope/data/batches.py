@@ -19,6 +19,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,6 +39,9 @@ Item = TypeVar("Item", bound=Sized)
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,
 #: small enough for the activations to stay in the processor's cache and for little padding.
 BATCH_TOKENS = 1024
+#: What a batch costs beside its tokens, in tokens: 22 in a Llama of 135 million parameters, 44 in a
+#: BERT of 22 million.
+BATCH_COST = 32
 #: A model of more parameters than this needs so much memory for each token that callers read fewer
 #: tokens at a time.
 LARGE = 50_000_000
@@ -220,17 +224,33 @@ def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterat
     None, a sentence that a model cannot read, is left out. A batch has at most ``tokens`` tokens,
     padding included, unless a single sentence has more. The window bounds what is held, so memory
     does not grow with the corpus.
+
+    Of all ways to cut the sentences, sorted by length, it is the cheapest, where a batch costs its
+    tokens and BATCH_COST more: sentences of 4, 4, 4 and 60 tokens make two batches, not one.
     """
-    sentences = [item for item in window if item is not None]
-    batch: list[Item] = []
-    for sentence in sorted(sentences, key=len):
-        padded_size = len(sentence) * (len(batch) + 1)  # the longest so far
-        if batch and padded_size > tokens:
-            yield batch
-            batch = []
-        batch.append(sentence)
-    if batch:
-        yield batch
+    sentences = sorted((item for item in window if item is not None), key=len)
+    # Of the first n sentences alone: the cost of the cheapest way, and where its last batch starts.
+    costs = [0]
+    starts = [0]
+    for behind, sentence in enumerate(sentences, start=1):
+        longest = max(1, len(sentence))
+        start = behind - 1
+        cheapest = costs[start] + longest
+        fewest = max(0, behind - tokens // longest)  # a batch that starts earlier has too many
+        for candidate in range(behind - 2, fewest - 1, -1):
+            cost = costs[candidate] + longest * (behind - candidate)
+            if cost < cheapest:
+                cheapest = cost
+                start = candidate
+        costs.append(cheapest + BATCH_COST)
+        starts.append(start)
+
+    # Where batches end, found from the last one back; those of short sentences come first.
+    bounds = [len(sentences)]
+    while bounds[-1] > 0:
+        bounds.append(starts[bounds[-1]])
+    for start, behind in pairwise(reversed(bounds)):
+        yield sentences[start:behind]
 
 
 def collate(batch: Sequence[EncodedSentence], pad_id: int, *, causal: bool = False) -> Batch:

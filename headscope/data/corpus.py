@@ -1,4 +1,4 @@
-"""A corpus: lines, sentences or pairs of texts, read again and again and never held in memory.
+"""A corpus: lines, sentences or pairs of texts, read again and again; a large one is never held.
 
 First :class:`Corpus`, then how one is opened from each kind of file, and :func:`as_corpus`, which
 takes whatever a caller has.
@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,8 @@ _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 Pair = tuple[str, str]  # A source and its target.
 Spans = tuple[tuple[int, int], ...]  # Where words begin and end in a text.
 WINDOW = 2048  # Sentences that one process reads and sorts by length together.
+#: A treebank of at most so many sentences is read once and held, about 3 kB each.
+HELD = 4096
 
 
 class LabelledTexts(NamedTuple):
@@ -127,13 +129,17 @@ def open_treebank(path: str | Path) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    n_sentences, note = note_of_multiword(read_treebank(path))  # reads and checks the whole file
+    sentences = read_treebank(path)
+    held = list(islice(sentences, HELD + 1))
+    n_sentences, note = note_of_multiword(chain(held, sentences))  # reads and checks all of it
     _refuse_none(path, n_sentences)
+    if n_sentences > HELD:
+        held.clear()
     return Corpus(
         name=str(path),
         sha256=sha256_of_file(path),
         n_sentences=n_sentences,
-        read=lambda: read_treebank(path),
+        read=lambda: iter(held) if held else read_treebank(path),
         has_trees=True,
         language=stated[1] if stated else None,
         note=note,

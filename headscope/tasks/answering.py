@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array
+from headscope.core.widest import wide
 from headscope.data.examples import Examples
 from headscope.data.pieces import Encoding, tokenise
 from headscope.data.token_rows import Padded, Row
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import wide
 from headscope.stats.metrics import CLUSTER, Outputs, mean_of, rate_of
 from headscope.tasks.base import Taken, Task
 from headscope.tasks.positions import need_logits, spans

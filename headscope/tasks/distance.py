@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from headscope.core.widest import wide
 from headscope.data.batches import buckets
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import cosine, wide
+from headscope.models.run.pooling import cosine
 from headscope.models.run.task_heads import InSlices, Joined, Select
 from headscope.models.surgery.output_maps import original_outputs
 from headscope.tasks.positions import (

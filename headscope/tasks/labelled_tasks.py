@@ -20,12 +20,13 @@ from torch.nn import functional as F
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.rounding import above
+from headscope.core.widest import wide
 from headscope.data.examples import Examples
 from headscope.data.labels import class_ids, with_labels
 from headscope.data.token_rows import Padded, Row
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs, spread_of
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import cosine, wide
+from headscope.models.run.pooling import cosine
 from headscope.stats.metrics import (
     Outputs,
     accuracy,

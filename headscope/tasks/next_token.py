@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
+from headscope.core.widest import wide
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, row_of_next_tokens
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import InSlices
 from headscope.models.surgery.output_maps import original_outputs
 from headscope.stats.metrics import Outputs, ratio_of, token_rate

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from headscope.core.errors import InputError
+from headscope.core.widest import wide
 from headscope.data.token_rows import Padded
-from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
 
 #: Task heads that predict a token, or a tag, at each position in ``batch.masked``.

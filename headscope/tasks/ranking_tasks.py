@@ -34,10 +34,10 @@ from torch.nn import functional as F
 from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import InputError
 from headscope.core.rounding import EPS
+from headscope.core.widest import wide
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
 from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
 from headscope.tasks.base import Taken, Task

@@ -29,12 +29,12 @@ from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
 from headscope.core.processes import gathered_in_order, share
+from headscope.core.widest import wide
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends, Padded, encode_pairs
 from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel, ends_of
-from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select, empty_cache
 from headscope.stats.metrics import Metric, Outputs, rate_of, token_rate, value_of
 from headscope.tasks.base import Taken, TokenTask, numbered

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.widest import wide
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, row_of_next_tokens
 from headscope.models.run.head_outputs import head_outputs
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import InSlices, Select
 from headscope.stats.metrics import (
     Outputs,

@@ -1,9 +1,10 @@
 """Every ratio of speed in one run, as one table.
 
 From the repository, with nothing else on the machine: ``PYTHONPATH=tests python -m bench TREEBANK
-PAIRS CALIBRATION --large FOLDER --python PEERS/bin/python --write 1``. Whole commands on the demo
-and, once each, on a larger model (:mod:`commands`), then the peers beside our commands
-(:mod:`peers`); with ``--write 1`` the tables of docs/scale.md and docs/peers.md are written anew.
+PAIRS CALIBRATION --large FOLDER --decoder FOLDER --python PEERS/bin/python --write 1``. Whole
+commands on the demo and, once each, on a larger model and a decoder (:mod:`commands`), then the
+peers beside ours (:mod:`peers`); ``--write 1`` writes the tables of docs/measurements.md and
+docs/peers.md anew.
 Without FOLDER or PEERS those parts are left out and named as not measured. It asserts nothing:
 machines differ.
 """
@@ -22,10 +23,11 @@ from timing import load, options
 COLUMNS = ("what", "seconds", "peak MiB", "ratio", "asked for")
 
 
-def of_commands(model, settings, repeats):
-    """Yield rows of all whole commands on one model; writes their table of docs/scale.md."""
+def of_commands(model, settings, repeats, mark, sentences=0):
+    """Yield rows of all whole commands on one model; writes their table of docs/measurements.md."""
     with tempfile.TemporaryDirectory() as folder:
-        jobs = commands.commands(Namespace(**vars(settings), model=model, room=folder))
+        own = {"model": model, "room": folder, "sentences": sentences}
+        jobs = commands.commands(Namespace(**{**vars(settings), **own}))
         quiet = commands.measured(jobs, repeats)
     rows = list(commands.rows(jobs, quiet, {}))
     for row in rows:
@@ -39,8 +41,7 @@ def of_commands(model, settings, repeats):
         if repeats > 1:
             text += ", of what takes a minute or more one run"
         text += f"; load {load()} at the end."
-        mark = "commands" if model == "demo" else "large"
-        peers.write_between(Path("docs/scale.md"), text, mark)
+        peers.write_between(Path("docs/measurements.md"), text, mark)
 
 
 def of_peers(settings):
@@ -59,16 +60,23 @@ def of_peers(settings):
 def main():
     sizes = {"repeats": 3, "sentences": 300, "limit": 300.0}
     names = ("treebank?", "pairs?", "calibration?")
-    settings = options(__doc__, *names, large="", python="", write=0, **sizes)
-    measured_rows = list(of_commands("demo", settings, settings.repeats))
+    settings = options(__doc__, *names, large="", decoder="", python="", write=0, **sizes)
+    measured_rows = list(of_commands("demo", settings, settings.repeats, "commands"))
     if settings.large:
-        measured_rows += of_commands(settings.large, settings, 1)
+        measured_rows += of_commands(settings.large, settings, 1, "large")
+    if settings.decoder:
+        measured_rows += of_commands(settings.decoder, settings, 1, "decoder", sentences=1000)
     if settings.python:
         measured_rows += of_peers(
             Namespace(**vars(settings), only=[peer.job for peer in peers.PEERS])
         )
     print(peers.table(measured_rows, COLUMNS))
-    for name, value in (("a larger model", settings.large), ("the peers", settings.python)):
+    parts = {
+        "a larger model": settings.large,
+        "a decoder": settings.decoder,
+        "the peers": settings.python,
+    }
+    for name, value in parts.items():
         if not value:
             print(f"\nNot measured: {name}.")
 

@@ -22,10 +22,11 @@ from pathlib import Path
 import numpy as np
 
 
-def main():
+def run_job(jobs):
+    """Run the job that the command line names, of some functions by name."""
     warnings.simplefilter("ignore")
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
-    job = globals()[sys.argv[1]]
+    job = jobs[sys.argv[1]]
     inputs = json.loads(Path(sys.argv[2]).read_text())
     with contextlib.redirect_stdout(io.StringIO()):  # some peers print while they work
         result = job(inputs)
@@ -267,4 +268,4 @@ def page(inputs):
 
 
 if __name__ == "__main__":
-    main()
+    run_job(globals())

@@ -51,9 +51,9 @@ COLUMNS = (
 )
 
 
-def run(python, job, inputs, limit):
-    """Run one job; ``error`` says how it failed."""
-    words = [str(word) for word in (python, SCRIPTS, job, inputs)]
+def run(python, job, inputs, limit, scripts=SCRIPTS):
+    """Run one job of a file of scripts; ``error`` says how it failed."""
+    words = [str(word) for word in (python, scripts, job, inputs)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:

@@ -183,9 +183,9 @@ def test_states_of_any_size_are_compared():
     real = torch.tensor([[True, True, False]])
     reference = torch.tensor([[[1e7], [-3.0], [9e9]]])
     for ours, expected in ((reference + 20.0, 2e-5), (reference * 1.5, 5.0)):
-        assert largest_gap([(ours, reference, real)]) == pytest.approx(expected, rel=1e-3)
+        assert largest_gap(ours, reference, real) == pytest.approx(expected, rel=1e-3)
     small = torch.tensor([[[9.0], [-3.0], [0.0]]])
-    assert largest_gap([(small + 0.25, small, real)]) == 0.25
+    assert largest_gap(small + 0.25, small, real) == 0.25
 
 
 def test_a_model_may_be_routed_while_it_is_routed():

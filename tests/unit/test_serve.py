@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.live.answers import LONGEST, Answers
+from headscope.live.answers import Answers
 from headscope.live.random_sets import RANDOM
+from headscope.live.texts import LONGEST
 from headscope.session.opening import open_for_tasks
 
 starlette = pytest.importorskip("starlette.testclient", reason="needs the extra serve")
@@ -37,7 +38,7 @@ def answers(demo):
 
 
 def client(ask):
-    app = server.application("<p>page</p>", ask, token=TOKEN, port=PORT)
+    app = server.application("<p>page</p>", server.Worker(ask), token=TOKEN, port=PORT)
     return starlette.TestClient(app, base_url=PAGE)
 
 
@@ -149,14 +150,19 @@ def test_a_score_is_shown_as_it_is_of_a_pair_too(tmp_path):
         assert answer["off"] != answer["full"]
 
 
+def gates_of(answers, off):
+    """The gates of all models: full, heads off, and the random sets."""
+    return answers._gates(off, answers._random_sets(off))
+
+
 def test_as_many_random_heads_of_the_same_layers_are_off_as_were_switched_off(answers):
-    gates = answers._gates(["L0H0", "L0H1", "L5H3"])
+    gates = gates_of(answers, ["L0H0", "L0H1", "L5H3"])
     assert RANDOM >= 19
     assert gates.shape == (2 + RANDOM, 6, 12)
     off_by_layer = (gates == 0).sum(2).tolist()
     assert off_by_layer == [[0] * 6] + [[2, 0, 0, 0, 0, 1]] * (1 + RANDOM)
     assert len({tuple(one.flatten().tolist()) for one in gates}) == 2 + RANDOM  # all different
-    one_more = answers._gates(["L0H0", "L0H1", "L0H2", "L5H3"])
+    one_more = gates_of(answers, ["L0H0", "L0H1", "L0H2", "L5H3"])
     nested = [
         (larger <= smaller).all()
         for larger, smaller in zip(one_more[2:, 0], gates[2:, 0], strict=True)
@@ -167,12 +173,17 @@ def test_as_many_random_heads_of_the_same_layers_are_off_as_were_switched_off(an
 def test_with_every_head_on_nothing_is_random(answers):
     answered = answers([A], [])
     (answer,) = answered["answers"]
-    assert (answered["off"], answered["sets"], answered["note"]) == (0, 0, "")
+    assert (answered["off"], answered["sets"]) == (0, 0)
+    assert answered["said"] == {
+        "answer": "All 72 heads are on. Click a layer\u2019s name to switch it off.",
+        "control": "",
+        "note": "",
+    }
     assert (answer["off"], answer["random"]) == ("1.000", "")
 
 
 def test_one_head_is_compared_with_all_others_of_its_layer(answers):
-    gates = answers._gates(["L2H3"])[1:]
+    gates = gates_of(answers, ["L2H3"])[1:]
     assert {tuple(off) for off in (gates == 0).nonzero()[:, 1:].tolist()} == {
         (2, head) for head in range(12)
     }
@@ -180,11 +191,23 @@ def test_one_head_is_compared_with_all_others_of_its_layer(answers):
 
 
 @pytest.mark.parametrize("heads", [range(12), range(11)])
-def test_no_random_sets_are_shown_where_there_are_hardly_others(answers, heads):
-    """A whole layer has no other set, most of one nearly the same heads."""
-    answered = answers([A], [f"L2H{head}" for head in heads])
+def test_a_whole_layer_is_compared_with_as_many_heads_of_all_layers(answers, heads):
+    """It has no other set of its own, and most of one nearly the same heads."""
+    off = [f"L2H{head}" for head in heads]
+    answered = answers([A], off)
+    assert (answered["sets"], answered["anywhere"]) == (RANDOM, True)
+    drawn = (gates_of(answers, off)[2:] == 0).sum(2)  # [sets, layers]
+    assert set(drawn.sum(1).tolist()) == {len(off)}
+    assert (drawn.sum(0) > 0).all()
+    start = f"{RANDOM} random sets of {len(off)} heads from all layers: "
+    assert answered["said"]["control"].startswith(start)
+
+
+def test_no_random_sets_are_shown_where_most_of_the_model_is_off(answers):
+    off = [name for name in answers.heads if not name.startswith("L5")]
+    answered = answers([A], off)
     assert (answered["sets"], answered["answers"][0]["random"]) == (0, "")
-    assert answered["note"].startswith("No random sets to compare with")
+    assert answered["said"]["control"].startswith("There are no random sets to compare with")
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +330,7 @@ def request(*texts, off=()):
         # What is wrong with a text is no error in the browser's console.
         (request(" "), 200, "at least one word"),
         (request(A, "\ud800"), 200, "half of a character"),
-        (request("word " * 200), 200, f"more than the {LONGEST} tokens"),
+        (request("word " * 200), 200, f"The text has 202 tokens; {LONGEST} fit, which are 309 of"),
         (request(A, off=["<img src=x onerror=alert(1)>"]), 200, "has no head"),
     ],
 )
@@ -327,7 +350,8 @@ def run_in_a_thread(coroutine: Any) -> Any:
 
 def test_a_request_that_never_ends_is_given_up(monkeypatch):
     monkeypatch.setattr(server, "SLOWEST", 0.05)
-    app = server.application("<p>page</p>", lambda texts, off: {}, token=TOKEN, port=PORT)
+    worker = server.Worker(lambda texts, off: {})
+    app = server.application("<p>page</p>", worker, token=TOKEN, port=PORT)
     headers = [(name.encode(), value.encode()) for name, value in GOOD.items()]
     scope = {
         "type": "http",
@@ -367,12 +391,13 @@ def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
     worker = server.Worker(slow)
 
     async def many():
-        answers = [worker.answer(["a"], [])]
+        question = server.Question(["a"], [])
+        answers = [worker.answer(question)]
         while not now[0]:  # the first one is taken off the queue
             await asyncio.sleep(0.01)
-        answers += [worker.answer(["a"], []) for _ in range(server.WAITING)]
+        answers += [worker.answer(question) for _ in range(server.WAITING)]
         with pytest.raises(server.queue.Full):
-            worker.answer(["a"], [])
+            worker.answer(question)
         answers[1].cancel()  # its browser was closed
         going.set()
         return await asyncio.gather(*answers, return_exceptions=True)
@@ -405,5 +430,14 @@ def test_a_port_that_is_taken_or_that_there_is_not_is_said():
 
 def test_ctrl_c_is_an_interruption_where_a_shell_ignores_it_too(monkeypatch):
     monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
+    stopped = []
     with server.open_port(0) as listening, pytest.raises(KeyboardInterrupt):
-        server.run("<p>page</p>", lambda texts, off: {}, listening, TOKEN)
+        server.run(
+            "<p>page</p>",
+            lambda texts, off: {},
+            listening,
+            TOKEN,
+            ready=lambda: None,
+            stop=lambda: stopped.append(True),
+        )
+    assert stopped == [True]

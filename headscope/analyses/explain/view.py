@@ -74,7 +74,7 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     quoted = shlex.quote(sentence).replace("{", "{{").replace("}", "}}")
     yield next_step(result, f"{why}:", f"explain {{}} {quoted} --verbose")
     yield b.Panels(
-        f"{result.name} of {model_name(result)} on one sentence",
+        f"What {result.name} of {model_name(result)} does with one sentence",
         [
             _square(result, steps["scores"].matrix("scores"), tokens),
             pattern,
@@ -239,10 +239,11 @@ def _key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "One sentence, step by step",
+    "What happens to one sentence, step by step?",
     blocks,
     {"explain": ExplainResult.to_frame, "explain-heads": ExplainResult.heads_frame},
     page="explain",
     cards=_cards,
     key_numbers=_key_numbers,
+    term="explain",
 )

@@ -40,7 +40,7 @@ from torch.nn import functional as F
 from headscope.attention import Mask
 from headscope.core.activations import visible
 from headscope.core.rounding import EPS
-from headscope.models.run.pooling import wide
+from headscope.core.widest import wide
 
 FIRST_ORDER = "first-order"  # The only form that is normalised though its weights may be negative.
 #: phi by the name of the form.

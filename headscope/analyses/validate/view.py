@@ -32,7 +32,8 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
             "passed",
         )
     else:
-        yield b.Text(f"FAILED: {'; '.join(result.reasons)}.", "failed")
+        yield b.Text(f"FAILED: {result.refusal}.", "failed")
+        yield b.Text("\n".join(result.reasons), on=b.VERBOSE | b.PAGE)
     yield b.Text(_compared_on(result))
     if result.embedding is not None:
         yield b.Text(" ".join(_embedding_sentences(result.embedding)))

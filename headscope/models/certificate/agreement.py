@@ -1,7 +1,7 @@
 """How well recorded tensors agree with the exact ones that their own recorded inputs give.
 
 Three comparisons: a pattern with ``softmax(q k^T * scale)`` (:func:`agreement`), z with
-``pattern v`` (:func:`z_agreement`), and a layer's output with ``z W_O + b_O`` (:func:`out_error`).
+``pattern v`` (:func:`z_agreement`), and a layer's output with ``z W_O + b_O`` (:func:`out_errors`).
 
 Two measures, because each sees what the other cannot. The *error* of a row of the pattern is its L1
 distance, which is the mean absolute error in units of 1/n: it sees anything that moves attention.
@@ -27,13 +27,14 @@ Written without the functions of :mod:`headscope.attention`, which are under tes
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headscope.core.widest import widest
+from headscope.core.widest import wide, widest
 
 #: Fewest lines, in effect, for which a standard error means anything.
 MIN_LINES = 16
@@ -171,11 +172,11 @@ def agreement(
     q = q[..., ::step, :]
 
     # The exact pattern.
-    scores = _wide(q) @ _wide(k).transpose(-2, -1) * scale
+    scores = wide(q) @ wide(k).transpose(-2, -1) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
-        scores = scores + _wide(bias[..., ::step, :])
+        scores = scores + wide(bias[..., ::step, :])
     is_real = real_queries[:, None, :, None]  # (batch, 1, queries, 1)
     exact = scores.masked_fill(~keys, -torch.inf).softmax(dim=-1)
     exact = exact.masked_fill(~is_real, 0.0)  # padding may see no key at all
@@ -244,11 +245,10 @@ def z_agreement(z: Tensor, pattern: Tensor, v: Tensor, real: Tensor) -> ZAgreeme
     padding.
     """
     step = math.ceil(pattern.shape[-2] / QUERIES)
-    wide = z.dtype if z.dtype == torch.float64 else torch.float32
     padding = ~real[:, None, ::step, None]  # (batch, 1, queries, 1)
-    pattern = pattern[..., ::step, :].to(wide)
-    v = v.to(wide)
-    recorded = z[..., ::step, :].to(wide).masked_fill(padding, 0.0)
+    pattern = wide(pattern[..., ::step, :])
+    v = wide(v)
+    recorded = wide(z[..., ::step, :]).masked_fill(padding, 0.0)
     exact = (pattern @ v).masked_fill(padding, 0.0)
     difference = recorded - exact
 
@@ -263,24 +263,29 @@ def z_agreement(z: Tensor, pattern: Tensor, v: Tensor, real: Tensor) -> ZAgreeme
     )
 
 
-def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor) -> float:
+def out_errors(
+    outs: Sequence[Tensor | None], z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor
+) -> list[float | None]:
     """Return the mean |out - (z W_O + b_O)| of recorded half-precision z, in units of rounding.
 
     The unit is epsilon times the size of the sum if its terms were independent, so that terms which
     cancel are no false alarm.
 
-    ``out`` (batch, pos, d_model), ``z`` (batch, pos, n_heads * d_head), ``W_O`` (n_heads * d_head,
-    d_model), ``b_O`` (d_model,), ``real`` (batch, pos): positions that are no padding.
+    Each of ``outs`` is (batch, pos, d_model), or None where a program has none; ``z`` (batch, pos,
+    n_heads * d_head), ``W_O`` (n_heads * d_head, d_model), ``b_O`` (d_model,), ``real`` (batch,
+    pos): positions that are no padding.
     """
-    real_z = _wide(z[real])  # (real positions, n_heads * d_head)
-    W = _wide(W_O)
-    b = W.new_zeros(()) if b_O is None else _wide(b_O)
-    gap = (_wide(out[real]) - (real_z @ W + b)).abs().mean()
+    real_z = wide(z[real])  # (real positions, n_heads * d_head)
+    W = wide(W_O)
+    b = W.new_zeros(()) if b_O is None else wide(b_O)
+    exact = real_z @ W + b
     size = (real_z.square() @ W.square() + b.square()).sqrt().mean()
-    unit = size * torch.finfo(out.dtype).eps
-    return float(gap / unit) if float(unit) else float(gap)
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Return a tensor in float32 or better."""
-    return x if x.dtype == torch.float64 else x.float()
+    errors: list[float | None] = []
+    for out in outs:
+        if out is None:
+            errors.append(None)
+            continue
+        gap = (wide(out[real]) - exact).abs().mean()
+        unit = size * torch.finfo(out.dtype).eps
+        errors.append(float(gap / unit) if float(unit) else float(gap))
+    return errors

@@ -33,6 +33,7 @@ from headscope.attention import (
     project_out,
     with_bias,
 )
+from headscope.core.widest import wide
 from headscope.models.certificate.whole_runs import finite
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads
@@ -125,35 +126,48 @@ class Distance(NamedTuple):
     out: float | None  # Mean over positions and coordinates
 
 
+class Units(NamedTuple):
+    """What rounding may do at one site, given what the layer is called with."""
+
+    #: (batch, n_heads, query_pos, key_pos): the squared error of every score, in epsilons
+    score_errors: Tensor
+    v_squares: Tensor  # (batch, n_heads, key_pos, d_v): the squared terms of v
+    weights: AttentionWeights  # Squared, entry by entry
+
+
+def rounding_units(site: AttentionSite, run: CanonicalRun, inputs: AttentionInput) -> Units:
+    """Return the units of the distances from a textbook run on these inputs."""
+    with torch.no_grad():
+        weights = AttentionWeights(
+            **{name: wide(tensor).square() for name, tensor in vars(run.weights).items()}
+        )
+        squares = site.canonical(_squared(inputs), weights)  # of the terms of q, k and v
+        return Units(_score_errors(site, run, squares), squares.v, weights)
+
+
 def distance(
-    site: AttentionSite, run: CanonicalRun | None, record: SiteRecord, real: Tensor
+    site: AttentionSite, run: CanonicalRun, record: SiteRecord, units: Units, real: Tensor
 ) -> Distance:
     """Compare the pattern and the output that a record shows with the textbook form of its inputs.
 
     ``real`` (batch, query_pos): query positions that are no padding; others are not compared. A
-    record without a pattern (SDPA) is compared by its output alone.
+    record without a pattern (SDPA) is compared by its output alone. ``units`` may be those of
+    inputs that differ from the record's by rounding.
     """
-    if run is None or record.inputs is None:
-        return Distance(None, None)
     if site.n_heads == 0:
         return Distance(0.0, 0.0)
     with torch.no_grad():
-        weights = AttentionWeights(
-            **{name: _wide(tensor).square() for name, tensor in vars(run.weights).items()}
-        )
-        squares = site.canonical(_squared(record.inputs), weights)  # of the terms of q, k and v
-        score_errors = _score_errors(site, run, squares)
         return Distance(
-            pattern=_pattern_distance(run, score_errors, record.pattern, real),
-            out=_out_distance(run, score_errors, squares.v, weights, record.out, real),
+            pattern=_pattern_distance(run, units, record.pattern, real),
+            out=_out_distance(run, units, record.out, real),
         )
 
 
 def _squared(inputs: AttentionInput) -> AttentionInput:
     """Square what queries, keys and values are made from, entry by entry."""
-    x_q = _wide(inputs.x_q).square()
-    x_k = _wide(inputs.x_k).square() if inputs.crossed else x_q
-    x_value = None if inputs.x_value is None else _wide(inputs.x_value).square()
+    x_q = wide(inputs.x_q).square()
+    x_k = wide(inputs.x_k).square() if inputs.crossed else x_q
+    x_value = None if inputs.x_value is None else wide(inputs.x_value).square()
     return dataclasses.replace(inputs, x_q=x_q, x_k=x_k, x_value=x_value)
 
 
@@ -162,8 +176,8 @@ def _score_errors(site: AttentionSite, run: CanonicalRun, squared: Heads) -> Ten
 
     A step that turns or norms q and k keeps how far each is off, relative to its length.
     """
-    q = _wide(run.heads.q)
-    k = _wide(run.heads.k)
+    q = wide(run.heads.q)
+    k = wide(run.heads.k)
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     # (batch, n_heads, pos, 1)
     q_lengths = q.square().sum(-1, keepdim=True)
@@ -182,52 +196,43 @@ def _score_errors(site: AttentionSite, run: CanonicalRun, squared: Heads) -> Ten
         slope = 1 - (bent / site.softcap).square()
         errors = errors * slope.square() + bent.square()
     if run.bias is not None:
-        errors = errors + _wide(run.bias).square()
+        errors = errors + wide(run.bias).square()
     return errors
 
 
 def _relative(squares: Tensor, projected: Tensor) -> Tensor:
     """Return the squared error of vectors relative to their squared lengths: (..., 1)."""
-    lengths = _wide(projected).square().sum(-1, keepdim=True)
+    lengths = wide(projected).square().sum(-1, keepdim=True)
     smallest = torch.finfo(lengths.dtype).tiny
     return squares.sum(-1, keepdim=True) / lengths.clamp_min(smallest)
 
 
 def _pattern_distance(
-    run: CanonicalRun, score_errors: Tensor, pattern: Tensor | None, real: Tensor
+    run: CanonicalRun, units: Units, pattern: Tensor | None, real: Tensor
 ) -> float | None:
     """Compare patterns row by row, head by head; the head that differs most counts."""
     if pattern is None or pattern.shape != run.pattern.shape:
         return None
-    exact = _wide(run.pattern)
-    gaps = (_wide(pattern) - exact).abs().sum(-1)  # (batch, n_heads, query_pos)
-    units = 1 + (exact * score_errors.sqrt()).sum(-1)
-    by_head = gaps.transpose(1, 2)[real].mean(0) / units.transpose(1, 2)[real].mean(0)
+    exact = wide(run.pattern)
+    gaps = (wide(pattern) - exact).abs().sum(-1)  # (batch, n_heads, query_pos)
+    sizes = 1 + (exact * units.score_errors.sqrt()).sum(-1)
+    by_head = gaps.transpose(1, 2)[real].mean(0) / sizes.transpose(1, 2)[real].mean(0)
     return finite(float(by_head.max()) / torch.finfo(pattern.dtype).eps)
 
 
 def _out_distance(
-    run: CanonicalRun,
-    score_errors: Tensor,
-    v_squares: Tensor,
-    squared_weights: AttentionWeights,
-    out: Tensor | None,
-    real: Tensor,
+    run: CanonicalRun, units: Units, out: Tensor | None, real: Tensor
 ) -> float | None:
-    """Compare the outputs of a layer; ``v_squares`` are the squared terms of v."""
+    """Compare the outputs of a layer."""
     if out is None or out.shape != run.out.shape:
         return None
-    v_squared = _wide(run.heads.v).square()
-    pattern_squared = _wide(run.pattern).square()
-    z_errors = (pattern_squared * (1 + score_errors)) @ v_squared + pattern_squared @ v_squares
-    z_squared = _wide(run.z).square()
-    exact = _wide(run.out)
-    squares = project_out(z_errors + z_squared, squared_weights) + exact.square()
-    gap = (_wide(out) - exact).abs()[real].mean()
+    v_squared = wide(run.heads.v).square()
+    pattern_squared = wide(run.pattern).square()
+    from_pattern = (pattern_squared * (1 + units.score_errors)) @ v_squared
+    z_errors = from_pattern + pattern_squared @ units.v_squares
+    z_squared = wide(run.z).square()
+    exact = wide(run.out)
+    squares = project_out(z_errors + z_squared, units.weights) + exact.square()
+    gap = (wide(out) - exact).abs()[real].mean()
     unit = squares.sqrt()[real].mean() * torch.finfo(out.dtype).eps
     return finite(float(gap / unit) if float(unit) else float(gap))
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Return a tensor in float32 or better."""
-    return x if x.dtype == torch.float64 else x.float()

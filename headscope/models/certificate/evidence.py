@@ -29,14 +29,16 @@ from headscope.models.certificate.agreement import (
     ScaleSums,
     ZAgreement,
     agreement,
-    out_error,
+    out_errors,
     z_agreement,
 )
 from headscope.models.certificate.canonical import (
     CanonicalRun,
     Distance,
+    Units,
     allowed_keys,
     distance,
+    rounding_units,
     run_canonical,
 )
 from headscope.models.certificate.handed import (
@@ -119,39 +121,41 @@ def gather(
     real = probe.real_queries(site.stack)
     allowed = allowed_keys(site, probe) if site.has_weights else handed_keys(eager, real)
     canonical = _textbook(site, eager, allowed)
+    units = None  # of the eager run's inputs, and up to their own rounding of the SDPA run's
+    if isinstance(canonical, CanonicalRun):
+        units = rounding_units(site, canonical, eager.inputs)
 
     # Local: the model's pattern and output against the textbook form of the very same inputs.
     local = None
     if site.has_weights:
         local = float32_distance(loaded, site, eager.inputs, allowed, real)
     if local is None:
-        local = _distance(site, canonical, eager, real, allowed)
+        local = _distance(site, canonical, eager, units, real, allowed)
 
     # Local: each program's pattern, z and output against the exact ones of its own q, k and v.
     agreements = _agreements(site, eager, ours, canonical, real, allowed)
     z_agreements = _z_agreements(eager, ours, canonical, real)
     if site.has_weights:
         canonical_out = canonical.out if isinstance(canonical, CanonicalRun) else None
-        out_errors = [
-            _out_error(site, eager.z, eager.out, real),
-            _out_error(site, ours.z, ours.out, real),
-            _out_error(site, eager.z, canonical_out, real),
+        of_outputs = [
+            *_out_errors(site, eager.z, [eager.out, canonical_out], real),
+            *_out_errors(site, ours.z, [ours.out], real),
         ]
     else:  # what follows z is the model's own in every run
-        out_errors = [0.0]
+        of_outputs = [0.0]
     gaps = Gaps(
         local_pattern=local.pattern,
         local_out=local.out,
         mean_abs_pattern=worst([_largest(a.error) for a in agreements]),
         rounding_pattern=worst([_largest(a.rounding) for a in agreements]),
-        rounding_out=worst(out_errors),
+        rounding_out=worst(of_outputs),
         rounding_z=worst([_largest(a.rounding) for a in z_agreements]),
     )
 
     # Whole runs. SDPA shows no pattern: it has that of the textbook form of its inputs.
     sdpa = None if own.sdpa is None else own.sdpa.site(site)
     of_sdpa = None if sdpa is None else _textbook(site, sdpa, allowed)
-    local_sdpa = None if sdpa is None else _distance(site, of_sdpa, sdpa, real, allowed).out
+    local_sdpa = None if sdpa is None else _distance(site, of_sdpa, sdpa, units, real, allowed).out
     varied = own.varied.site(site)
     return Evidence(
         calls=calls,
@@ -188,12 +192,19 @@ def _textbook(site: AttentionSite, record: SiteRecord, allowed: Tensor) -> _Text
 
 
 def _distance(
-    site: AttentionSite, run: _Textbook | None, record: SiteRecord, real: Tensor, allowed: Tensor
+    site: AttentionSite,
+    run: _Textbook | None,
+    record: SiteRecord,
+    units: Units | None,
+    real: Tensor,
+    allowed: Tensor,
 ) -> Distance:
     """Say how far what a run showed is from the textbook form, in units of rounding."""
     if isinstance(run, HandedRun):
         return handed_distance(site, run, record, real, allowed)
-    return distance(site, run, record, real)
+    if run is None or units is None:
+        return Distance(None, None)
+    return distance(site, run, record, units, real)
 
 
 def _queries_first(pattern: Tensor | None) -> Tensor | None:
@@ -354,15 +365,16 @@ def _bias(site: AttentionSite, q: Tensor, k: Tensor, eager: SiteRecord) -> Tenso
         return site.bias(heads, eager.inputs)
 
 
-def _out_error(
-    site: AttentionSite, z: Tensor | None, out: Tensor | None, real: Tensor
-) -> float | None:
-    """Compare ``out`` with z W_O + b_O, in units of rounding; None if either was not seen."""
+def _out_errors(
+    site: AttentionSite, z: Tensor | None, outs: Sequence[Tensor | None], real: Tensor
+) -> list[float | None]:
+    """Compare outputs with z W_O + b_O, in units of rounding; None where either was not seen."""
     linear = site.projections.out
-    if z is None or out is None:
-        return None
+    if z is None:
+        return [None] * len(outs)
     with torch.no_grad():
-        return finite(out_error(out, z, linear.weight.t(), linear.bias, real))
+        errors = out_errors(outs, z, linear.weight.t(), linear.bias, real)
+    return [None if error is None else finite(error) for error in errors]
 
 
 def _largest(by_head: Tensor) -> float | None:

@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache
 
-from headscope.models.certificate.canonical import Distance, distance, run_canonical
+from headscope.models.certificate.canonical import (
+    Distance,
+    distance,
+    rounding_units,
+    run_canonical,
+)
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.hooks import hooked
@@ -48,7 +53,10 @@ def float32_distance(
         if record is None:
             return None
         canonical = run_canonical(site, record, allowed)
-        return distance(site, canonical, record, real)
+        if canonical is None or record.inputs is None:
+            return Distance(None, None)
+        units = rounding_units(site, canonical, record.inputs)
+        return distance(site, canonical, record, units, real)
 
 
 def _run_alone(

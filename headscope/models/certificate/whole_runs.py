@@ -11,7 +11,7 @@ since of two experts that are about equal rounding picks one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headscope.core.widest import widest
+from headscope.core.widest import wide
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.expert_choices import ExpertChoices
 from headscope.models.run.loaded import LoadedModel
@@ -51,10 +51,10 @@ def run_own(loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite]) -
     with experts.kept():
         eager = run_eager(loaded, probe, sites)
     with experts.repeated(batch), fast_products(loaded.model):
-        varied = run_eager(loaded, _with_more_padding(loaded, probe), sites)
+        varied = run_eager(loaded, _with_more_padding(loaded, probe), sites, heads=False)
         _cut_padding(varied, probe)
         if reads_padding(eager, varied, probe):  # only the order of the products tells rounding
-            varied = run_eager(loaded, probe, sites)
+            varied = run_eager(loaded, probe, sites, heads=False)
     for name in ("inputs", "q", "k", "v", "z"):  # nothing is compared with these
         varied.seen.pop(name, None)
     with experts.repeated(batch):
@@ -64,7 +64,7 @@ def run_own(loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite]) -
 
 def reads_padding(eager: Recording, varied: Recording, probe: Probe) -> bool:
     """Whether more padding changes the last states by more than rounding does."""
-    gap = largest_gap([(eager.hidden, varied.hidden, probe.real)])
+    gap = largest_gap(eager.hidden, varied.hidden, probe.real)
     assert eager.hidden is not None
     return gap is not None and gap > _most_noise(torch.finfo(eager.hidden.dtype).eps)
 
@@ -127,10 +127,10 @@ class RunGaps:
     ) -> RunGaps:
         """Compare tensors (batch, pos, ...) where ``real`` (batch, pos) is true."""
         return cls(
-            ours_from_eager=largest_gap([(ours, eager, real)]),
-            ours_from_sdpa=largest_gap([(ours, sdpa, real)]),
-            eager_from_sdpa=largest_gap([(eager, sdpa, real)]),
-            eager_from_varied=largest_gap([(eager, varied, real)]),
+            ours_from_eager=largest_gap(ours, eager, real),
+            ours_from_sdpa=largest_gap(ours, sdpa, real),
+            eager_from_sdpa=largest_gap(eager, sdpa, real),
+            eager_from_varied=largest_gap(eager, varied, real),
         )
 
     @classmethod
@@ -166,25 +166,28 @@ class RunGaps:
 NOT_COMPARED = RunGaps()
 
 
-def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]]) -> float | None:
-    """Return the largest |a - b| of all (a, b, real); None if any are not comparable.
+def largest_gap(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None:
+    """Return the largest |a - b|; None if they are not comparable.
 
     a and b are (batch, pos, ...), and ``real`` (batch, pos) marks the positions to compare. Where b
     has entries beyond 10, differences are divided by a tenth of its largest: 0.5 at an entry of 40
     counts as 0.125.
     """
-    gaps: list[float | None] = []
-    for a, b, real in compared:
-        if a is None or b is None or a.shape != b.shape:
-            gaps.append(None)
-        elif a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
-            gaps.append(0.0)
-        else:
-            real_a = widest(a.detach()[real])
-            real_b = widest(b.detach()[real])
-            size = max(1.0, float(real_b.abs().max()) / _LARGE)
-            gaps.append(finite(float((real_a - real_b).abs().max()) / size))
-    return worst(gaps)
+    if a is None or b is None or a.shape != b.shape:
+        return None
+    if a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
+        return 0.0
+    reference = wide(b.detach())
+    difference = wide(a.detach()) - reference
+    size = max(1.0, _largest_entry(reference, real) / _LARGE)
+    return finite(_largest_entry(difference, real) / size)
+
+
+def _largest_entry(values: Tensor, real: Tensor) -> float:
+    """Return the largest size of an entry of (batch, pos, ...) at positions that are ``real``."""
+    other_axes = tuple(range(2, values.dim()))
+    by_position = torch.linalg.vector_norm(values, ord=math.inf, dim=other_axes)
+    return float(by_position[real].max())
 
 
 def worst(gaps: Sequence[float | None]) -> float | None:

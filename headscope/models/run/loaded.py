@@ -80,6 +80,19 @@ class LoadedModel:
 
     # --- what it is ---------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        """Say in one line which model it is and how large: what Python and notebooks show."""
+        sizes = []
+        for stack in self.stacks:
+            sites = [site for site in self.sites if site.stack == stack]
+            n_heads = max(site.n_heads for site in sites)
+            prefix = "" if self.stacks == (stack,) else f"{stack} "
+            layers = "layer" if len(sites) == 1 else "layers"
+            sizes.append(f"{prefix}{len(sites)} {layers} x {n_heads} heads")
+        head = f", with its {self.task_head} head" if self.task_head else ""
+        where = f"{self.dtype} on {self.device}"
+        return f"LoadedModel({self.name!r}: {self.family}, {', '.join(sizes)}{head}; {where})"
+
     @property
     def family(self) -> str:
         """The architecture's model_type."""
@@ -188,9 +201,20 @@ class LoadedModel:
     @property
     def max_length(self) -> int:
         """Longest sequence, special tokens included, that model and tokenizer allow."""
-        limits = [_position_limit(self.model), getattr(self.tokenizer, "model_max_length", None)]
+        limits = [self._position_limit, getattr(self.tokenizer, "model_max_length", None)]
         known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
         return min(known, default=_NO_LIMIT)
+
+    @cached_property
+    def _position_limit(self) -> int | None:
+        """How many positions the learned position table has room for."""
+        for name, module in self.model.named_modules():
+            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+                # RoBERTa and its kin count positions from padding_idx + 1.
+                skipped = 0 if module.padding_idx is None else module.padding_idx + 1
+                return module.num_embeddings - skipped
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        return int(limit) if isinstance(limit, int) and limit > 0 else None
 
     @property
     def pad_id(self) -> int:
@@ -371,14 +395,3 @@ def _ask_for_languages(
 def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
     """Leave out the arguments that are None."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
-
-
-def _position_limit(network: nn.Module) -> int | None:
-    """Return how many positions the learned position table has room for."""
-    for name, module in network.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            # RoBERTa and its kin count positions from padding_idx + 1.
-            skipped = 0 if module.padding_idx is None else module.padding_idx + 1
-            return module.num_embeddings - skipped
-    limit = getattr(network.config, "max_position_embeddings", None)
-    return int(limit) if isinstance(limit, int) and limit > 0 else None

@@ -16,13 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.errors import CheckpointError, InputError
-from headscope.core.widest import exact
-
-
-def wide(values: Tensor) -> Tensor:
-    """Turn half-precision numbers into float32, for sums and logarithms; leave others."""
-    return values.float() if values.dtype.itemsize < 4 else values
-
+from headscope.core.widest import exact, wide
 
 # --- one vector of the states of a text -----------------------------------------------------------
 

@@ -102,10 +102,12 @@ def run_eager(
     sites: Sequence[AttentionSite] | None = None,
     *,
     scores: bool = False,
+    heads: bool = True,
 ) -> Recording:
     """Run the model with its own "eager" attention, and record ``sites`` (by default all).
 
-    With ``scores`` the inputs of its softmaxes are kept besides.
+    With ``scores`` the inputs of its softmaxes are kept besides; without ``heads`` q, k and v of
+    the heads are not.
     """
     recording = Recording(loaded.sites if sites is None else sites)
     softmaxes = Softmaxes.of(loaded)
@@ -137,8 +139,8 @@ def run_eager(
         watching.enter_context(_watch_handed(loaded, recording))
         watching.enter_context(softmaxes)
         recording.hidden = loaded.forward(**probe.inputs)
-        # After the pass: a caller may count how often the model itself calls its maps.
-        _project_again(recording)
+        if heads:  # after the pass: a caller may count how often the model itself calls its maps
+            _project_again(recording)
     return recording
 
 

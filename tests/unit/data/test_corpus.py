@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headscope.core.errors import CorpusError
+from headscope.data import corpus
 from headscope.data.annotated import read_tagged
 from headscope.data.corpus import as_corpus, as_plain, open_text, open_treebank
 from headscope.data.examples import read_texts
@@ -140,6 +141,25 @@ def test_language_of_a_file_name(tmp_path):
     known = {"en_ewt-ud-test.conllu": "en", "grc_perseus-ud-dev.conllu": "grc"}
     for name, language in {"my-en_ewt-ud-test.conllu": None, "de.conllu": None, **known}.items():
         assert open_treebank(written(tmp_path, TREE, name)).language == language, name
+
+
+@pytest.mark.parametrize(("held", "passes"), [(3, 1), (2, 4)])
+def test_a_small_treebank_is_read_once_and_a_larger_one_in_every_pass(
+    tmp_path, monkeypatch, held, passes
+):
+    started = []
+
+    def counted(path: Path):
+        started.append(path)
+        yield from read_treebank(path)
+
+    monkeypatch.setattr(corpus, "HELD", held)
+    monkeypatch.setattr(corpus, "read_treebank", counted)
+    bank = open_treebank(written(tmp_path, TREE * 3, "bank.conllu"))
+    assert bank.n_sentences == 3
+    for _ in range(3):
+        assert [sentence.words for sentence in bank] == [("Birds", "fly")] * 3
+    assert len(started) == passes
 
 
 def test_no_path_is_the_sample():

@@ -12,7 +12,7 @@ import pytest
 from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
 
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.batches import buckets
+from headscope.data.batches import BATCH_COST, buckets
 from headscope.data.edge_trials import uniform_weight
 from headscope.data.pieces import Frame, encode_lines, frame, tokenise
 from headscope.data.sentences import Sentence
@@ -110,6 +110,31 @@ def test_buckets_hold_every_sentence_and_few_tokens():
     ]
     sentences = encode("cat", " ".join(["cat"] * 20))
     assert [len(batch) for batch in buckets(sentences, 5)] == [1, 1], "longer than a batch: alone"
+
+
+def brute_cost(lengths: list[int], tokens: int) -> int:
+    """The cost of the cheapest way to cut sorted lengths, of all 2^(n-1) ways."""
+    costs = []
+    for cuts in itertools.product((False, True), repeat=len(lengths) - 1):
+        batches = [[lengths[0]]]
+        for cut, length in zip(cuts, lengths[1:], strict=True):
+            if cut:
+                batches.append([])
+            batches[-1].append(length)
+        if all(len(batch) == 1 or batch[-1] * len(batch) <= tokens for batch in batches):
+            costs.append(sum(batch[-1] * len(batch) + BATCH_COST for batch in batches))
+    return min(costs)
+
+
+@pytest.mark.parametrize("tokens", [20, 100, 400])
+def test_buckets_are_the_cheapest_way_to_cut_a_window(tokens):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        lengths = sorted(rng.integers(1, 60, size=9).tolist())
+        batches = list(buckets([range(length) for length in lengths], tokens))
+        assert [len(item) for batch in batches for item in batch] == lengths
+        cost = sum(len(batch[-1]) * len(batch) + BATCH_COST for batch in batches)
+        assert cost == brute_cost(lengths, tokens)
 
 
 def ids_of(pieces: str) -> list[int]:

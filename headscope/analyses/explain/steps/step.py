@@ -47,7 +47,7 @@ class Trace:
         difference is infinite.
         """
         every_row = torch.ones(1, len(ours), dtype=torch.bool, device=ours.device)
-        gap = largest_gap([(ours[None], model, every_row)])
+        gap = largest_gap(ours[None], model, every_row)
         if gap is None:
             gap = math.inf
         return StepCheck(what, gap, self.tolerance[kind])
