@@ -164,6 +164,7 @@ class Saved:
     measured: float  # The metric of that file, opened from the folder
     opens: str  # What opens ``model.safetensors``
     code: str = ""  # Python that opens that file
+    megabytes: float | None = None  # Of all files of the folder (1e6 bytes)
 
 
 @dataclass(frozen=True)

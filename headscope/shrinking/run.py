@@ -99,7 +99,6 @@ def _read(options: ShrinkOptions, loaded: LoadedModel) -> Texts:
         limit=options.limit,
         seed=options.seed,
         trains=makes_smaller,
-        distils=makes_smaller and options.minutes > 0,
         calibrates=options.check_folder is None,
         reads_pairs=gives_one_score(loaded),
     )
@@ -222,6 +221,7 @@ def _result(
     names = texts.names
     if not names and texts.training.name:
         names = (texts.training.name,)
+    is_trained = any(model.training is not None for model in measured["models"])
     return ShrinkResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -240,7 +240,12 @@ def _result(
         text=names,
         sentences=len(texts.training),
         dropped=texts.dropped,
-        warnings=(*texts.warnings, *task.notes, *_remarks(bench)),
+        warnings=(
+            *texts.warnings,
+            *(texts.training_warnings() if is_trained else ()),
+            *task.notes,
+            *_remarks(bench),
+        ),
         **measured,
     )
 

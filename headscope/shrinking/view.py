@@ -15,7 +15,7 @@ from typing import Any
 from headscope.core.heads import layer_name
 from headscope.removal.metric_words import amount, change_words, number
 from headscope.show import blocks as b
-from headscope.show.cells import joined, model_line, plural
+from headscope.show.cells import joined, last_part, model_line, plural, size_in_words
 from headscope.show.command_lines import was_given
 from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.view import next_step, view
@@ -125,7 +125,7 @@ def _words_elsewhere(model: MeasuredModel) -> str:
             text += (
                 f", and {compared.neighbours.value:.0%} of the ten nearest neighbours are the same"
             )
-        clauses.append(f"on {compared.text} {text}")
+        clauses.append(f"on {last_part(compared.text)} {text}")
     elsewhere = f"; {joined(clauses)}" if clauses else ""
     depends = "" if model.batch_effect is None else "; its outputs depend on the batch"
     return elsewhere + depends
@@ -158,12 +158,13 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
             yield _batch_text(result, model, model.batch_effect)
     for warning in result.warnings:
         yield b.Text(warning, "warning")
-    if result.saved is not None:
+    saved = result.saved
+    if saved is not None:
         yield b.Text(
-            f"Saved in {result.saved.folder}: opened again, {result.saved.file} has "
-            f"{number(result.saved.measured, result.metric)}. To open it in Python:"
+            f"Saved in {saved.folder}{size_in_words(saved)}: opened again, {saved.file} has "
+            f"{number(saved.measured, result.metric)}. To open it in Python:"
         )
-        yield b.Text(result.saved.code, "code", b.TERMINAL)
+        yield b.Text(saved.code, "code", b.TERMINAL)
     yield b.Text(model_line(result).plain, "soft", b.TERMINAL)
     if result.best is None:
         text = "" if was_given(result.provenance.get("command", ""), "text") else " --text TEXT"
