@@ -77,8 +77,8 @@ def main(model: Path, data: Path, folder: Path, forms: list[str]) -> None:
         except Exception as error:  # another tool's: whatever it is, the others go on
             print(f"| {form} | {type(error).__name__}: {error} | | |", flush=True)
             continue
-        files = [path for path in {*copy.rglob("*")} - before if path.is_file()]
-        size = max((path.stat().st_size for path in files), default=0) / 1e6
+        written = {*copy.rglob("*")} - before or before  # torch writes nothing
+        size = max(path.stat().st_size for path in written if path.is_file()) / 1e6
         print(f"| {form} | {spearman:.2f} | {seconds:.2f} | {size:.1f} |", flush=True)
 
 
