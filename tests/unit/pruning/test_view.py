@@ -1,5 +1,6 @@
 """What is shown of a result: one point, settled beforehand; and of a loss how much at most."""
 
+import dataclasses
 import io
 import json
 import re
@@ -13,7 +14,7 @@ from headscope.core.serialise import from_dict, to_json
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.pruning import result as results
 from headscope.pruning.result import PruneResult
-from headscope.pruning.sentences import leading_point, verdict
+from headscope.pruning.sentences import leading_point, short_verdict, verdict
 from headscope.pruning.view import blocks, key_numbers
 from headscope.removal.metric_words import change_words
 from headscope.show.blocks import Text
@@ -41,7 +42,7 @@ def result(half_width: float) -> PruneResult:
 
     return PruneResult(
         schema=1,
-        provenance={"model": MODEL},
+        provenance={"model": MODEL, "command": "headscope prune m"},
         validation=ValidationSummary(None),
         task="similarity",
         metric="spearman",
@@ -75,6 +76,23 @@ def test_the_point_that_is_spoken_of_is_not_picked_by_its_value():
     assert (leading[0].repair, leading[1].value.value) == ("none", 70.0)
     (key,) = key_numbers(result(1.0))
     assert key.text.startswith("70.00")
+
+
+def test_of_several_repairs_the_answer_is_that_of_a_run_which_names_none():
+    """Whatever its value: the report, its limits and prune speak of one number."""
+    measured = result(1.0)
+    plain, repaired = measured.curves
+    both = dataclasses.replace(
+        measured, curves=(plain, dataclasses.replace(repaired, repair="surgeon"))
+    )
+    leading = leading_point(both)
+    assert leading is not None
+    assert leading[0].repair == "surgeon"
+    random = dataclasses.replace(plain, method="random")
+    assert short_verdict(dataclasses.replace(both, curves=(*both.curves, random))) == (
+        "4 of 8 heads removed by fisher, repair surgeon: Spearman 79.50 [70.50, 88.50]; "
+        "all heads 80.00; random heads 70.00"
+    )
 
 
 def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
