@@ -69,7 +69,7 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
 def _next(result: PruneResult) -> b.Text:
     """Name the command that saves a model: with the heads that were removed here, or half."""
     command = "prune {} --save smaller"
-    line = result.provenance["command"]
+    line = result.provenance.get("command", "")
     chooses = any(was_given(line, name) for name in ("max_drop", "heads", "keep_roles"))
     if not chooses:
         leading = leading_point(result)

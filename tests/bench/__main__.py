@@ -3,8 +3,7 @@
 From the repository, with nothing else on the machine: ``PYTHONPATH=tests python -m bench TREEBANK
 PAIRS CALIBRATION --large FOLDER --decoder FOLDER --python PEERS/bin/python --write 1``. Whole
 commands on the demo and, once each, on a larger model and a decoder (:mod:`commands`), then the
-peers beside ours (:mod:`peers`); ``--write 1`` writes the tables of docs/measurements.md and
-docs/peers.md anew.
+peers beside ours (:mod:`peers`); ``--write 1`` writes the tables of docs/measurements.md anew.
 Without FOLDER or PEERS those parts are left out and named as not measured. It asserts nothing:
 machines differ.
 """
@@ -45,7 +44,7 @@ def of_commands(model, settings, repeats, mark, sentences=0):
 
 
 def of_peers(settings):
-    """Yield rows of the peers' times over ours; writes docs/peers.md."""
+    """Yield rows of the peers' times over ours; writes docs/measurements.md."""
     measured_rows, text = peers.measured(settings)
     for row in measured_rows:
         label = f"{row['what']}: {row['peer']} beside {row['headscope instead']}"
@@ -54,7 +53,7 @@ def of_peers(settings):
         ratio = row.get("peer / headscope", "")
         yield dict(zip(COLUMNS, (label, seconds, size, ratio, ""), strict=True))
     if settings.write:
-        peers.write_between(Path("docs/peers.md"), text, "peers")
+        peers.write_between(Path("docs/measurements.md"), text, "peers")
 
 
 def main():

@@ -5,7 +5,7 @@ Run from the repository, with nothing else on the machine:
 Each command runs in a process of its own, all in turn, quiet and then, where it takes less than a
 minute, beside one spinning program; the table has medians. ``classify`` stands beside its own
 imports and a bare pass over the same sentences; ``python -m bench`` times the peers of
-docs/peers.md too, so that one command writes every ratio anew. PAIRS and CALIBRATION are
+docs/measurements.md too, so that one command writes every ratio anew. PAIRS and CALIBRATION are
 STS-B's test and training parts. ``--model FOLDER`` measures another model than the demo, and
 ``--mark large`` writes its table below that of the demo: seconds and peaks beside those of a bare
 pass, which is the model's own over the same text with all its imports. ``--sentences N`` reads the

@@ -1,11 +1,11 @@
-"""Outputs on pages of docs/ are what their commands print: look, or write them anew.
+"""Outputs on README and pages of docs/ are what their commands print: look, or write them anew.
 
 A page marks an example by a comment in front of its block, with the lines that it shows::
 
     <!-- output 12: headscope rank demo -->
 
 The commands run in a folder that holds data and models by the names that pages use. To write all
-outputs of some pages anew: ``python tests/docs/outputs.py rank depth``.
+outputs of some pages anew: ``python tests/page_outputs.py rank depth``.
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLE = re.compile(r"<!-- output (\d+): (headscope .+) -->\n+```text\n(.*?)^```$", re.M | re.S)
 
 
@@ -46,7 +46,7 @@ def main(names: list[str]) -> None:
     """Write the outputs of pages anew; without names, of all."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = desk(Path(temporary))
-        for path in sorted(DOCS.rglob("*.md")):
+        for path in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
             if names and path.stem not in names:
                 continue
             text = path.read_text(encoding="utf-8")
