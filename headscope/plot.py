@@ -25,6 +25,11 @@ from headscope.show.blocks import HeadMap
 __all__ = ["attention", "heads", "mean_attention"]
 
 
+def __dir__() -> list[str]:
+    """Offer the plots alone to whoever presses Tab, not what they are made with."""
+    return __all__
+
+
 def heads(
     result: Any,
     value: str = "role",
@@ -66,8 +71,10 @@ def heads(
     n_layers = len({row.layer_name for row in head_rows})
     n_heads = max((row.head for row in head_rows), default=0) + 1
     figure, axes = _axes(ax, width=max(5.0, 1.8 + 0.55 * n_heads), height=1.6 + 0.55 * n_layers)
+    model = draw.model_name(result)
     if value == "role":
         role_map_on(axes, result, text=text, legend=legend)
+        axes.set_title(f"Roles of heads, {model}", fontsize=10)
         return figure
 
     # A map by number: a column of the result's table of heads.
@@ -79,8 +86,10 @@ def heads(
     values: dict[tuple[str, int], float | None] = {}
     for row, number in zip(result.heads, frame[value], strict=True):
         values[row.layer_name, row.head] = None if np.isnan(number) else float(number)
-    block = HeadMap("", value.replace("_", " "), values, _digits_for(values.values()))
+    words = value.replace("_", " ")
+    block = HeadMap("", words, values, _digits_for(values.values()))
     draw.head_map_on(axes, block, text=text, legend=legend)
+    axes.set_title(f"{words.capitalize()} of heads, {model}", fontsize=10)
     return figure
 
 
@@ -119,7 +128,8 @@ def mean_attention(result: Any, head: str, ax: Axes | None = None) -> Figure:
     in_bytes = base64.b64decode(_pattern_of(encoded, head))
     roots = np.frombuffer(in_bytes, dtype=np.uint8) / 255.0
     n_tokens = math.isqrt(len(roots))
-    figure, axes = _draw_pattern(ax, roots.reshape(n_tokens, n_tokens) ** 2)
+    title = f"{head}: mean attention, {draw.model_name(result)}"
+    figure, axes = _draw_pattern(ax, roots.reshape(n_tokens, n_tokens) ** 2, title)
     ticks = [*range(0, n_tokens - 1, 7), n_tokens - 1]
     labels = [*map(str, ticks[:-1]), "last"]
     axes.set_xticks(ticks, labels)
@@ -151,11 +161,14 @@ def attention(result: Any, head: str = "", ax: Axes | None = None) -> Figure:
     InputError
         If there is no such head.
     """
-    pattern = np.array(_pattern_of(result.patterns, head or result.name))
-    figure, axes = _draw_pattern(ax, pattern)
+    name = head or result.name
+    pattern = np.array(_pattern_of(result.patterns, name))
+    figure, axes = _draw_pattern(ax, pattern, f"{name} of {draw.model_name(result)}")
     tokens = [token.replace("$", r"\$") for token in result.tokens]  # $ would begin a formula
     axes.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right")
     axes.set_yticks(range(len(tokens)), tokens)
+    axes.set_xlabel("token looked at", fontsize=8)
+    axes.set_ylabel("token that looks", fontsize=8)
     return figure
 
 
@@ -167,11 +180,13 @@ def _pattern_of(patterns: Mapping[str, Any], head: str) -> Any:
     return patterns[head]
 
 
-def _draw_pattern(ax: Axes | None, pattern: np.ndarray) -> tuple[Figure, Axes]:
-    """Draw attention weights from 0 to 1 as a square, queries down and keys across."""
-    figure, axes = _axes(ax, width=3.3, height=3.3)
-    axes.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
+def _draw_pattern(ax: Axes | None, pattern: np.ndarray, title: str) -> tuple[Figure, Axes]:
+    """Draw attention weights from 0 to 1 as a square, queries down and keys across, and a scale."""
+    figure, axes = _axes(ax, width=4.0, height=3.5)
+    image = axes.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
     axes.tick_params(labelsize=8)
+    axes.set_title(title, fontsize=9)
+    draw.small_colour_bar(figure, image, axes, "attention weight", fraction=0.046)
     return figure, axes
 
 

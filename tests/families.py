@@ -170,6 +170,9 @@ COVERED = (
     Family("smollm3", "rotary", _DECODER, {**_LLAMA, "no_rope_layer_interval": 2}),
     Family("mixtral", "rotary", _DECODER, _MOE),
     Family("qwen2_moe", "rotary", _DECODER, {**_MOE, "shared_expert_intermediate_size": 16}),
+    Family("phimoe", "rotary", _DECODER, _MOE),
+    Family("granitemoe", "rotary", _DECODER, {**_MOE, "attention_multiplier": 0.2}),
+    Family("olmo", "rotary", _DECODER, {**_LLAMA, "clip_qkv": 1.0}),
     Family("qwen3", "normed", _DECODER, _QWEN),
     Family("qwen3_moe", "normed", _DECODER, _MOE),
     Family("gemma3_text", "normed", _DECODER, _GEMMA),
@@ -241,6 +244,8 @@ VARIANTS = (
     _variant("phi", "without norms", qk_layernorm=False),
     _variant("olmo2", "own keys", num_key_value_heads=4),
     _variant("gemma2", "unbounded", attn_logit_softcapping=None),
+    Family("stablelm", "rotary", _DECODER, _EURO),  # its forward counts heads
+    Family("nemotron", "rotary", _DECODER, _LLAMA),  # a LayerNorm of its own
     _variant("smollm3", "windows", use_sliding_window=True, **_WINDOW),
     _variant("gpt2", "reordered", **_LATER_LESS, reorder_and_upcast_attn=True),
     Family("esm", "esm", changes=_ESM, variant="absolute"),

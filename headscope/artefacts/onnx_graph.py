@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.core.errors import InputError, UnsupportedModelError, reason
+from headscope.core.disk import writing
+from headscope.core.errors import InputError, UnsupportedModelError, UnwrittenError, reason
 from headscope.models.run.implementation import quiet_transformers, use_implementation
 from headscope.models.run.loaded import LoadedModel
 
@@ -65,7 +66,8 @@ def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None
         assert program is not None
         _name_outputs(program.model, loaded)
         n_bytes = sum(4 * parameter.numel() for parameter in loaded.network.parameters())
-        program.save(path, external_data=n_bytes > _ONE_FILE)
+        with writing(path):
+            program.save(path, external_data=n_bytes > _ONE_FILE)
 
 
 class _WithOutputs(nn.Module):
@@ -129,6 +131,8 @@ def _untraceable(loaded: LoadedModel) -> Iterator[None]:
     """Turn whatever tracing raises into an UnsupportedModelError of one sentence."""
     try:
         yield
+    except UnwrittenError:
+        raise
     except Exception as error:
         raise UnsupportedModelError(
             f"{loaded.name} ({loaded.family}) cannot be written as an ONNX graph; torch says: "

@@ -37,6 +37,7 @@ from headscope.core.errors import (
     CheckFailedError,
     CorpusError,
     InterruptedRunError,
+    UnwrittenError,
     WrongOptionError,
 )
 from headscope.core.options import OptionError, options_of
@@ -66,7 +67,11 @@ def measuring_command(command: Command) -> Callable[..., None]:
                     # What was measured before the failure is written and shown all the same.
                     result = error.result
                     failure = error
-                files = run.write(result)
+                try:
+                    files = run.write(result)
+                except UnwrittenError as error:  # what was measured is shown all the same
+                    files = []
+                    failure = failure or error
             run.show(result, files)
         if failure is not None:
             raise failure
@@ -181,12 +186,24 @@ class CommandRun:
 
         processes = current()
         folder = self.folder if processes.rank == 0 else None
-        with ready_folder(folder), self.progress.shown(options.step_names()):
-            processes.meet("the start of the run")  # the first process has made the folder
-            yield
-            processes.meet("the end of the run")
-            if processes.rank > 0 and self.folder is not None:
-                process_file(self.folder / self.command.state_file).unlink(missing_ok=True)
+        state = None
+        if self.folder is not None:
+            state = process_file(self.folder / self.command.state_file)
+        shown = self.progress.shown(options.step_seconds())
+        try:
+            with ready_folder(folder, self.command.room), shown:
+                processes.meet("the start of the run")  # the first process has made the folder
+                yield
+                processes.meet("the end of the run")
+                if processes.rank > 0 and state is not None:
+                    state.unlink(missing_ok=True)
+        except KeyboardInterrupt as interrupt:
+            if state is None or not state.is_file() or isinstance(interrupt, InterruptedRunError):
+                raise
+            raise KeyboardInterrupt(
+                f"interrupted; what was measured is saved in {state}: the same command with "
+                "--resume goes on from there"
+            ) from None
 
     def write(self, result: Any) -> list[str]:
         """Write the folder that was asked for; return the names of its files."""

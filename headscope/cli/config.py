@@ -16,6 +16,7 @@ import typer
 from headscope.cli.help import HelpCommand, HelpGroup
 from headscope.cli.output import print_data
 from headscope.cli.settings import (
+    CONFIG_HELP,
     LIMITS,
     Flag,
     Settings,
@@ -30,7 +31,7 @@ EXAMPLES = """Examples:
 
 `headscope config show classify`
 
-`headscope config show --config configs/ci.toml`
+`headscope config show --config ci`
 """
 
 config = typer.Typer(
@@ -56,9 +57,7 @@ def show(
         str | None,
         typer.Argument(metavar="[COMMAND]", help="Only this table.", show_default=False),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="TOML file with a table per command.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help=f"{CONFIG_HELP}.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.", metavar="")] = False,
 ) -> None:
     """Print every option as it takes effect, as TOML, and where its value comes from.

@@ -69,8 +69,13 @@ def export(
     if not folder.is_dir():
         raise typer.BadParameter(f"there is no folder {folder}", param_hint="'FOLDER'")
 
+    from rich.text import Text
+
     from headscope.shrinking.saving import write_beside
 
-    sentence = write_beside(folder, _RUNTIMES[kind], precision.replace("-", " "), text)
-    if not quiet:
-        print_human(sentence)
+    sentence, codes = write_beside(folder, _RUNTIMES[kind], precision.replace("-", " "), text)
+    if quiet:
+        return
+    print_human(sentence)
+    for code in codes:
+        print_human(Text(f"\n{code}", no_wrap=True))

@@ -30,6 +30,7 @@ class HelpCommand(TyperCommand):
         """Read the words of the command line; explain those that belong to nothing."""
         ctx.meta[HELP_ALL] = HELP_ALL in args
         ctx.allow_extra_args = True
+        self._refuse_repeated(ctx, args)
         try:
             rest = super().parse_args(ctx, ["--help"] if HELP_ALL in args else args)
         except typer.BadParameter as error:
@@ -41,6 +42,29 @@ class HelpCommand(TyperCommand):
                 f"{words!r} is too much; put a sentence, or a path with spaces, in quotes", ctx
             )
         return rest
+
+    def _refuse_repeated(self, ctx: Any, args: list[str]) -> None:
+        """Refuse an option that is given twice though it takes one value, and opposite switches.
+
+        Click would take the last one, and say nothing of the others.
+        """
+        _, _, given = self.make_parser(ctx).parse_args(args=[*args])
+        for param in dict.fromkeys(given):
+            if given.count(param) < 2 or param.param_type_name == "argument":
+                continue
+            flag = max(param.opts, key=len)
+            is_switch = getattr(param, "is_flag", False)
+            if not is_switch and not param.multiple:
+                raise typer.BadParameter(
+                    f"{flag} is given {given.count(param)} times and takes one value; give it once",
+                    ctx,
+                )
+            turned_on = [word for word in args if word in param.opts]
+            turned_off = [word for word in args if word in param.secondary_opts]
+            if turned_on and turned_off:
+                raise typer.BadParameter(
+                    f"{turned_on[0]} and {turned_off[0]} exclude each other; give one of them", ctx
+                )
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help; for a switch that is off, leave out the flag that turns it off."""

@@ -21,7 +21,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from headscope.core.errors import HeadscopeError, InputError, LostProcessError
+from headscope.core.disk import cause_of
+from headscope.core.errors import (
+    HeadscopeError,
+    InputError,
+    LostProcessError,
+    UnsavedStateWarning,
+)
 from headscope.core.safe_text import visible
 
 if TYPE_CHECKING:
@@ -102,6 +108,8 @@ def error_boundary(debug: bool) -> Iterator[None]:
     """
     if not debug:
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UnsavedStateWarning)
+        warnings.showwarning = _print_warning
     for name in ("stdout", "stderr"):  # a process may have been started without them
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -111,13 +119,13 @@ def error_boundary(debug: bool) -> Iterator[None]:
         except SystemExit as stop:  # typer ends every command with it
             # typer has turned a KeyboardInterrupt into 130, and a pipe that nobody reads into 1.
             if stop.code == 130:
-                raise KeyboardInterrupt from None
+                raise _interrupt_behind(stop) from None
             if isinstance(stop.__context__, BrokenPipeError):
                 raise stop.__context__ from None
             sys.stdout.flush()
             raise
-    except KeyboardInterrupt:
-        _end("interrupted", 130)
+    except KeyboardInterrupt as interrupt:
+        _end(visible(str(interrupt) or "interrupted"), 130)
     except BrokenPipeError:
         _discard_stdout()
         sys.exit(_NOT_READ)
@@ -132,6 +140,28 @@ def error_boundary(debug: bool) -> Iterator[None]:
             _end(sentence, error.exit_code)
         reason = "out of memory" if isinstance(error, MemoryError) else str(error)
         _end(f"the system refused: {reason}", 1)
+    except Exception as error:
+        cause = None if debug else cause_of(error)
+        if cause is None:
+            raise  # a fault of ours: the traceback says where
+        why, remedy = cause
+        _end(f"a file could not be written: {why}; {remedy}", 1)
+
+
+def _print_warning(message: Warning | str, *place: object, **more: object) -> None:
+    """Print a warning as one sentence on stderr; where in the code it was raised is left out."""
+    with suppress(OSError):
+        print(f"headscope: warning: {visible(message)}", file=sys.stderr, flush=True)
+
+
+def _interrupt_behind(stop: SystemExit) -> KeyboardInterrupt:
+    """Return the interrupt that made typer end the command: it may say what was saved."""
+    error: BaseException | None = stop
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return error
+        error = error.__cause__ or error.__context__
+    return KeyboardInterrupt()
 
 
 def _end(sentence: str, code: int) -> None:

@@ -2,28 +2,36 @@
 
 A run reports to :attr:`RunProgress.listener` after every batch, and says what it does before its
 first step to whoever is :func:`~headscope.core.progress.listening`. :class:`Steps` keeps the
-account: ``tell`` and ``say`` take these reports, ``title()`` and ``sentence()`` put them in words
-("step 3 of 7: choosing heads, 41%"), ``share`` is how much of the present step is done.
+account: ``tell`` and ``say`` take these reports, ``sentence()`` and ``times()`` put them in words
+("step 3 of 7: choosing heads, 41%", "1:12 so far, about 4 min left").
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
 from headscope.cli.process import modules_are_loaded
 from headscope.core.progress import Progress, Steps, listening
 
-#: Seconds between two lines of a log that say what a run does.
+#: Seconds between two lines of a log that say what a run does, if it has come further.
 LOG_EVERY = 30.0
+#: Seconds after which a log says once more what it said last.
+SAY_AGAIN_AFTER = 600.0
+#: Seconds between two updates of the bar's clock.
+_TICK = 0.5
 
 
 class RunProgress:
     """Shows how far a run is, while its block runs; nothing if the user wants quiet.
 
-    Of several processes that share a run, those that have no terminal stay silent.
+    Of several processes that share a run, those that have no terminal stay silent. So does a run
+    whose progress would end up between its answers, in one pipe with them.
     """
 
     def __init__(self, command: str, *, quiet: bool) -> None:
@@ -31,8 +39,9 @@ class RunProgress:
 
         self._command = command
         self._terminal = sys.stderr.isatty()
-        self._silent = quiet or (current().rank > 0 and not self._terminal)
-        self._steps = Steps(())  # of the run that is shown; :meth:`shown` begins a new account
+        is_helper = current().rank > 0 and not self._terminal
+        self._silent = quiet or is_helper or _is_in_the_pipe_of_the_answer()
+        self._steps = Steps({})  # of the run that is shown; :meth:`shown` begins a new account
         self._update: Callable[[], None] = _nothing  # draws ``_steps`` anew
 
     @property
@@ -41,12 +50,12 @@ class RunProgress:
         return None if self._silent else self._show_step
 
     @contextmanager
-    def shown(self, names: Sequence[str]) -> Iterator[None]:
-        """Show how far the run is while the block runs; ``names`` are those of its steps."""
+    def shown(self, usual_seconds: Mapping[str, float]) -> Iterator[None]:
+        """Show how far the run is while the block runs; its steps are as ``Steps`` takes them."""
         if self._silent:
             yield
             return
-        self._steps = Steps(names)
+        self._steps = Steps(usual_seconds)
         display = _bar(self._steps) if self._terminal else _log(self._command, self._steps)
         with display as update, listening(self._show_preparation):
             self._update = update
@@ -69,45 +78,82 @@ def _nothing() -> None:
     """Update nothing: lines of a log are written by the clock, whatever is reported."""
 
 
+def _is_in_the_pipe_of_the_answer() -> bool:
+    """Whether stderr and stdout are one pipe, as in ``headscope ... 2>&1 | less``."""
+    try:
+        answers = os.fstat(sys.stdout.fileno())
+        remarks = os.fstat(sys.stderr.fileno())
+    except (AttributeError, OSError, ValueError):  # closed, or captured in memory
+        return False
+    return stat.S_ISFIFO(remarks.st_mode) and os.path.samestat(answers, remarks)
+
+
 @contextmanager
 def _bar(steps: Steps) -> Iterator[Callable[[], None]]:
-    """Show the running step, a bar and the remaining time; yield the function that updates them."""
+    """Show the step, a bar of the whole run and its times; yield the function that updates them."""
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 
     words = TextColumn("{task.description}", markup=False)
-    columns = (words, BarColumn(), TimeRemainingColumn())
+    times = TextColumn("{task.fields[times]}", markup=False)
+    columns = (words, BarColumn(bar_width=20), times)
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        title = steps.title()
-        task = bars.add_task(title, total=None)
+        task = bars.add_task(steps.sentence(), total=None, times=steps.times())
 
         def show() -> None:
-            nonlocal title
-            if steps.title() != title:
-                title = steps.title()
-                bars.reset(task, description=title)
-            share = steps.share
-            bars.update(task, completed=share or 0.0, total=None if share is None else 1.0)
+            left = steps.seconds_left()
+            so_far = steps.seconds_so_far()
+            bars.update(
+                task,
+                description=steps.sentence(),
+                completed=so_far,
+                total=None if left is None else so_far + left,
+                times=steps.times(),
+            )
 
-        yield show
+        with _repeated(show, _TICK):
+            yield show
 
 
 @contextmanager
 def _log(command: str, steps: Steps) -> Iterator[Callable[[], None]]:
-    """Print a line every :data:`LOG_EVERY` seconds, also while a step reports nothing for long."""
-    ended = Event()
+    """Print a line every :data:`LOG_EVERY` seconds if the run has come further since the last.
+
+    What was said last is said again after :data:`SAY_AGAIN_AFTER` seconds alone.
+    """
+    last_sentence = ""
+    said_at = 0.0
 
     def write() -> None:
+        nonlocal last_sentence, said_at
+        sentence = steps.sentence()
+        now = time.monotonic()
+        if sentence == last_sentence and now - said_at < SAY_AGAIN_AFTER:
+            return
+        last_sentence = sentence
+        said_at = now
         with suppress(OSError, ValueError):  # the log was closed: the run goes on
-            while not ended.wait(LOG_EVERY):
-                line = f"headscope {command}: {steps.sentence()}"
-                print(line, file=sys.stderr, flush=True)
+            line = f"headscope {command}: {sentence} ({steps.times()})"
+            print(line, file=sys.stderr, flush=True)
 
-    writer = Thread(target=write, daemon=True)
-    writer.start()
-    try:
+    with _repeated(write, LOG_EVERY):
         yield _nothing
+
+
+@contextmanager
+def _repeated(act: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call ``act`` every so many seconds on a thread of its own, while the block runs."""
+    ended = Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            act()
+
+    thread = Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
     finally:
         ended.set()
-        writer.join()
+        thread.join()

@@ -25,7 +25,7 @@ from headscope.cli.output import (
 )
 from headscope.cli.settings import limits_of, section_settings, table_arguments, table_of
 from headscope.commands import SECTIONS, Command
-from headscope.core.errors import CheckFailedError, ValidationFailedError
+from headscope.core.errors import CheckFailedError, UnwrittenError, ValidationFailedError
 
 if TYPE_CHECKING:
     from headscope.reports.baseline import Measurements
@@ -55,13 +55,20 @@ def report_command(command: Command) -> Callable[..., None]:
                 measured = results_of(to_dict(result), REPORT, result.sections)
                 outcomes, changes = judged(measurements_of(measured), limits, baseline)
                 listener = run.progress.listener or silent
-                document = write_report(result, values["output"], outcomes, changes, listener)
-            _add_step_summary(values["output"] / "report.md")
+                failure: UnwrittenError | None = None
+                try:
+                    document = write_report(result, values["output"], outcomes, changes, listener)
+                    _add_step_summary(values["output"] / "report.md")
+                except UnwrittenError as error:  # what was measured is shown all the same
+                    document = {**to_dict(result), "files": {}}
+                    failure = error
             _show(run, result, document)
 
+        if failure is not None:
+            raise failure
         # Exit with 3 if a check failed: the certificate, a section's own, or a limit.
         if result.validate is not None and not result.validate.passed:
-            why = result.validate.reasons[0]
+            why = result.validate.refusal
             raise ValidationFailedError(f"{run.model} fails validation: {why}.")
         if result.failed:
             name = result.failed[0]
@@ -113,13 +120,13 @@ def _section_options(context: typer.Context, values: Mapping[str, Any]) -> dict[
 
 
 def _show(run: CommandRun, result: ReportResult, document: Mapping[str, Any]) -> None:
-    """Print the scoreboard, what was left out, and which files were written."""
+    """Print the page's headline, the scoreboard, what was left out, and the files."""
     from rich.text import Text
 
     from headscope.reports.baseline import BASELINE
     from headscope.reports.claims.view import scoreboard
     from headscope.reports.files import report_json
-    from headscope.reports.markdown import certificate
+    from headscope.reports.markdown import certificate, headline
     from headscope.reports.registry import REPORT
     from headscope.show.cells import to_csv
 
@@ -130,7 +137,7 @@ def _show(run: CommandRun, result: ReportResult, document: Mapping[str, Any]) ->
         print_data(to_csv(result.insights) if result.insights is not None else "")
         print_warnings(result, run.format)
         return
-    print_human(Text(certificate(result)))
+    print_human(Text(f"{headline(result)}\n", "bold"), Text(certificate(result)))
     if result.insights is not None:
         print_human(*scoreboard(result.insights))
     for name, why in result.left_out.items():

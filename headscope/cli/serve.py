@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
+import threading
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +67,7 @@ def serve(
     token = secrets.token_urlsafe(16)
     progress = RunProgress("serve", quiet=quiet)
     with server.open_port(port) as listening:
-        with progress.shown(("validate", "classify")):
+        with progress.shown({"validate": 1.0, "classify": 8.0}):
             page, answers = page_and_answers(
                 model,
                 roles,
@@ -77,8 +78,18 @@ def serve(
                 target_language=target_language,
             )
         address = f"http://{server.HOST}:{listening.getsockname()[1]}/?token={token}"
-        print(address, flush=True)
-        print_note("the page is open to this machine only; Ctrl-C ends.", quiet)
-        if not no_browser:
-            webbrowser.open(address)
-        server.run(page, answers, listening, token)
+
+        def show_address() -> None:
+            print(address, flush=True)
+            print_note("the page is open to this machine only; Ctrl-C ends.", quiet)
+            if not no_browser:  # beside the server, which the browser asks at once
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+        server.run(
+            page,
+            answers,
+            listening,
+            token,
+            ready=show_address,
+            stop=answers.stopped.set,
+        )

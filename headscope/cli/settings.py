@@ -32,12 +32,17 @@ import headscope
 from headscope.cli.flags import Choice, arguments_of
 from headscope.commands import COMMANDS
 from headscope.core.errors import InputError, did_you_mean, nearest
+from headscope.core.files import no_text_in
 from headscope.core.options import OptionError, ThresholdSet, options_of
 
 if typing.TYPE_CHECKING:
     from headscope.reports.limits import Limits
 
 LIMITS = "limits"  # The table that belongs to no command
+#: Config files that come with headscope, by the name that ``--config`` takes.
+PACKAGED = {
+    path.stem: path for path in sorted((Path(headscope.__file__).parent / "configs").glob("*.toml"))
+}
 _META = "headscope.settings"  # Where ``context.meta`` holds the settings of this run
 #: What errors call a value of each type.
 _KINDS = {
@@ -102,7 +107,7 @@ def flags_of(command: Callable[..., None]) -> dict[str, Flag]:
 class Settings:
     """A config file, checked: its values, as the commands take them; without a file, none."""
 
-    path: Path | None = None
+    path: Path | None = None  # As the user wrote it: a file, or a name of PACKAGED
     #: Values by command and flag; ``thresholds`` is a table within that of its command.
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)  # The table [limits] as written
@@ -154,12 +159,14 @@ def set_flag_defaults(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+#: What ``--config`` takes.
+CONFIG_HELP = f"TOML file with a table per command, or {', '.join(PACKAGED)}"
 #: The option of every command that reads a config file; read before all others.
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="TOML file with a table per command; flags win over it.",
+        help=f"{CONFIG_HELP}; flags win over it.",
         hidden=True,
         callback=set_flag_defaults,
         is_eager=True,
@@ -168,13 +175,20 @@ ConfigFile = Annotated[
 
 
 def _read_file(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
-    """Read a config file; refuse unknown tables and flags, and values of another type."""
+    """Read a config file; refuse unknown tables and flags, and values of another type.
+
+    A name of ``PACKAGED`` is read from the package, unless a file of that name is here.
+    """
+    source = path if path.is_file() else PACKAGED.get(str(path), path)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        document = tomllib.loads(source.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise InputError(f"The config file {path} cannot be read ({error.strerror}).") from None
+        hint = hint_at(path.stem, PACKAGED) or "."
+        message = f"The config file {path} cannot be read ({error.strerror}){hint}"
+        raise InputError(message) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
+        what = no_text_in(path) or f"not valid TOML: {error}"
+        raise InputError(f"The config file {path} is {what}.") from None
     for name, table in document.items():
         if name not in commands and name != LIMITS:
             hint = hint_at(name, [*commands, LIMITS], "[{}]")

@@ -66,6 +66,10 @@ class ArtefactError(HeadscopeError):
         self.result = result
 
 
+class UnwrittenError(ArtefactError):
+    """A file or folder was not written: no room, no right, or a disk that is read only."""
+
+
 class InterruptedRunError(KeyboardInterrupt):
     """The user ended a run; ``result`` is what was measured by then."""
 
@@ -86,6 +90,10 @@ class CheckFailedError(HeadscopeError):
 
 class ValidationFailedError(CheckFailedError):
     """The re-run attention does not equal the model's."""
+
+
+class UnsavedStateWarning(UserWarning):
+    """The state of a run could not be saved; the run goes on without one."""
 
 
 class MaskedRowWarning(UserWarning):

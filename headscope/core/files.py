@@ -11,8 +11,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from headscope.core.disk import writing
+
 #: Suffix of a file or folder that is being written, or was left half-written by a killed process.
-_UNFINISHED = ".headscope-part"
+UNFINISHED = ".headscope-part"
+#: Files that hold no text: their first bytes, what they are, and what to do with them.
+_NO_TEXT = (
+    (b"\x1f\x8b", "compressed (gzip)", "unpack it first (gunzip)"),
+    (b"BZh9", "compressed (bzip2)", "unpack it first (bunzip2)"),
+    (b"\xfd7zXZ\x00", "compressed (xz)", "unpack it first (unxz)"),
+    (b"\x28\xb5\x2f\xfd", "compressed (zstd)", "unpack it first (unzstd)"),
+    (b"PK\x03\x04", "a spreadsheet or a zip archive", "save the sheet as CSV, or unpack it"),
+    (b"\xd0\xcf\x11\xe0", "a document of an office program", "save it as CSV or plain text"),
+    (b"PAR1\x15", "a Parquet table", "save its rows as JSON lines (.jsonl)"),
+    (b"ARROW1\x00", "an Arrow table", "save its rows as JSON lines (.jsonl)"),
+    (b"%PDF-", "a PDF", "save its text"),
+    (b"SQLite format 3\x00", "a database", "save the table as CSV"),
+)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -28,13 +43,19 @@ def write_set(
     ``gone`` are files of the earlier set, to delete. ``mark`` is the one of the files that readers
     look for: the old one is moved aside first and the new one written last, so that where it is,
     the set is complete.
+
+    Raises
+    ------
+    UnwrittenError
+        If the disk is full, read only, or may not be written to.
     """
     temporary: dict[Path, Path] = {}  # By the path that the file gets in the end
     try:
         # Write everything beside its place.
-        for path, data in files.items():
-            temporary[path] = path.with_name(f".{path.name}.{os.getpid()}{_UNFINISHED}")
-            _write_to_disk(temporary[path], data, path)
+        with writing(_place_of(files)):
+            for path, data in files.items():
+                temporary[path] = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+                _write_to_disk(temporary[path], data, path)
 
         # Take the earlier set away, and put the new one in its place.
         if mark is not None and mark.exists():
@@ -51,6 +72,12 @@ def write_set(
     finally:
         for path in temporary.values():
             path.unlink(missing_ok=True)
+
+
+def _place_of(files: Iterable[Path]) -> Path:
+    """Return what an error is to name: the file, or the folder of several files."""
+    paths = list(files)
+    return paths[0] if len(paths) == 1 else paths[0].parent
 
 
 def _write_to_disk(temporary: Path, data: bytes, path: Path) -> None:
@@ -72,7 +99,7 @@ def before_of(mark: Path) -> Path:
 
 def clear_parts(folder: Path) -> None:
     """Delete what killed processes left half-written in a folder that is :func:`locked`."""
-    for path in folder.glob(f".*{_UNFINISHED}"):
+    for path in folder.glob(f".*{UNFINISHED}"):
         with suppress(OSError):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -110,19 +137,21 @@ def locked(folder: Path) -> Iterator[bool]:
 def replace_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that replaces ``folder`` once the block has ended.
 
-    If the block fails, the new folder is deleted and the old one stays as it was.
+    If the block fails, the new folder is deleted and the old one stays as it was. Where it failed
+    for want of room, an UnwrittenError says so.
     """
     # Where there is no folder, one beside it may be the old one: a run was killed between the two
     # renamings below.
     if folder.exists():
         _clear_beside(folder)
     prefix = f".{folder.name}."
-    new = Path(tempfile.mkdtemp(prefix=prefix, suffix=_UNFINISHED, dir=folder.parent))
-    old = new.with_name(new.name.removesuffix(_UNFINISHED) + f".before{_UNFINISHED}")
+    new = Path(tempfile.mkdtemp(prefix=prefix, suffix=UNFINISHED, dir=folder.parent))
+    old = new.with_name(new.name.removesuffix(UNFINISHED) + f".before{UNFINISHED}")
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, new, ignore_errors=True)
         stack.enter_context(locked(new))
-        yield new
+        with writing(folder):
+            yield new
         if folder.exists():
             folder.rename(old)  # at once; deleting it takes a while
             try:
@@ -137,10 +166,30 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 def _clear_beside(folder: Path) -> None:
     """Delete the folders that killed processes left half-written beside a folder."""
-    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*{_UNFINISHED}"):
+    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*{UNFINISHED}"):
         with locked(path) as is_ours:
             if is_ours:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def no_text(first_bytes: bytes) -> str:
+    """Say what a file is that holds no text, and what to do with it; empty for what may be text.
+
+    ``compressed (gzip), not text; unpack it first (gunzip)``
+    """
+    for mark, kind, mend in _NO_TEXT:
+        if first_bytes.startswith(mark):
+            return f"{kind}, not text; {mend}"
+    return ""
+
+
+def no_text_in(path: Path) -> str:
+    """Say the same of a file by its path; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return no_text(file.read(max(len(mark) for mark, _, _ in _NO_TEXT)))
+    except OSError:
+        return ""
 
 
 def sha256_of(data: str | bytes) -> str:

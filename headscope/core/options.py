@@ -190,12 +190,14 @@ def numbers(plural: str, example: str) -> Callable[[str], tuple[int, ...]]:
 
 
 def parse_pairs(items: Iterable[str], example: str = "positional=0.8") -> dict[str, str]:
-    """Read ``NAME=VALUE`` items; where a name is repeated, the last one counts."""
-    pairs = {}
+    """Read ``NAME=VALUE`` items; refuse a name that is repeated."""
+    pairs: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals:
             raise WrongOptionError(f"threshold {item!r}: write NAME=VALUE, such as {example}.")
+        if name.strip() in pairs:
+            raise WrongOptionError(f"The threshold {name.strip()} is given twice; give it once.")
         pairs[name.strip()] = value.strip()
     return pairs
 

@@ -1,15 +1,16 @@
-"""How a command reports its progress, and at which of its steps it is.
+"""How a command reports its progress, at which of its steps it is, and how long it still takes.
 
 A run has steps, such as "measuring the model" and "reading the text". While a step runs, the
 command calls a :data:`Progress` after every batch. What it does before its first step it tells by
 :func:`say`, to whoever is :func:`listening`. :class:`Steps` puts both together, for a bar or a log
-to show: ``step 3 of 7: choosing heads, 41%``.
+to show: ``step 3 of 7: choosing heads, 41% (1:12 so far, about 4 min left)``.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -27,6 +28,8 @@ _STEP_WORDS = {
     "text": "reading the text",
     "files": "writing the files",
 }
+#: Share of a step that must be done before its speed is trusted.
+_LEAST_SHARE = 0.02
 _listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 
 
@@ -61,17 +64,33 @@ def progress_of_part(name: str, progress: Progress) -> Progress:
 
 
 class Steps:
-    """Which of its steps a run is at, and how much of that step is done.
+    """Which of its steps a run is at, how much of that step is done, and the time that is left.
 
-    A report under the name "classify, model" belongs to a step of that name, or to the step
+    A report under the name "classify, model" belongs to the step of that name, or to the step
     "classify"; if there is neither, it becomes a new step after the present one. What is told
     before the first step has no number. One thread may report while another one reads.
+
+    The time left is that of the whole run: of the present step by its own speed so far, of later
+    ones by how long they usually take beside those that have run.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        """Begin before the first step; ``names`` are the steps in their order."""
-        self._order = list(names)
+    def __init__(
+        self,
+        usual_seconds: Mapping[str, float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin before the first step.
+
+        ``usual_seconds`` names the steps in their order, with the time that they usually take
+        beside each other.
+        """
+        self._order = list(usual_seconds)
+        self._usual_seconds = usual_seconds
+        self._clock = clock
+        self._started = clock()
         self._step: str | None = None  # The present one; None before the first
+        self._step_started = self._started
+        self._seconds: dict[str, float] = {}  # That steps before the present one took
         self._words = _LOADING
         self._share: float | None = None
         self._lock = threading.Lock()
@@ -85,17 +104,31 @@ class Steps:
     def tell(self, name: str, done: int, total: int) -> None:
         """Note that ``done`` of ``total`` of the step ``name`` are done."""
         with self._lock:
-            self._step = self._step_of(name)
+            self._enter(self._step_of(name))
             # "classify, model" -> "classify: measuring the model"
             words = [_STEP_WORDS.get(step, step) for step in name.split(", ", 1)]
             self._words = ": ".join(words)
             self._share = done / max(total, 1)
+
+    def _enter(self, step: str) -> None:
+        """Begin a step, unless it is the present one; note how long the one before it took."""
+        if step == self._step:
+            return
+        now = self._clock()
+        if self._step is not None:
+            earlier = self._seconds.get(self._step, 0.0)
+            self._seconds[self._step] = earlier + now - self._step_started
+        self._step = step
+        self._step_started = now
 
     def _step_of(self, name: str) -> str:
         """Return the step that a report's name belongs to."""
         first_part, _, _ = name.partition(", ")
         for step in (name, first_part):
             if step in self._order:
+                return step
+        for step in self._order:  # "classify" begins with the first of its own steps
+            if step.startswith(f"{name}, "):
                 return step
         position = 0 if self._step is None else self._order.index(self._step) + 1
         self._order.insert(position, name)
@@ -118,3 +151,63 @@ class Steps:
         """Say what runs and how much of it is done: ``step 3 of 7: choosing heads, 41%``."""
         share = self._share
         return self.title() if share is None else f"{self.title()}, {share:.0%}"
+
+    def seconds_so_far(self) -> float:
+        """Return the seconds since the run began."""
+        return self._clock() - self._started
+
+    def seconds_left(self) -> float | None:
+        """Estimate the seconds until the whole run ends; None as long as there is nothing to go by.
+
+        That is before the first step, and early in it.
+        """
+        with self._lock:
+            if self._step is None:
+                return None
+            in_step = self._seconds.get(self._step, 0.0) + self._clock() - self._step_started
+            share = self._share or 0.0
+            has_speed = share >= _LEAST_SHARE
+            # What steps took, beside what they usually take.
+            taken = sum(self._seconds.values()) - self._seconds.get(self._step, 0.0)
+            usual = sum(self._usual(step) for step in self._seconds if step != self._step)
+            step_takes = in_step / share if has_speed else 0.0
+            if has_speed:
+                taken += step_takes
+                usual += self._usual(self._step)
+            if usual == 0:
+                return None
+            slowness = taken / usual
+            if not has_speed:
+                step_takes = max(in_step, slowness * self._usual(self._step))
+            later_steps = self._order[self._order.index(self._step) + 1 :]
+            later = sum(self._usual(step) for step in later_steps)
+            return step_takes - in_step + slowness * later
+
+    def _usual(self, step: str) -> float:
+        """Return how long a step usually takes beside the others; an unforeseen one, a second."""
+        return self._usual_seconds.get(step, 1.0)
+
+    def times(self) -> str:
+        """Say how long the run has taken and still takes: ``1:12 so far, about 4 min left``."""
+        so_far = f"{_clock_time(self.seconds_so_far())} so far"
+        left = self.seconds_left()
+        return so_far if left is None or left < 1 else f"{so_far}, about {_rounded(left)} left"
+
+
+def _clock_time(seconds: float) -> str:
+    """Write seconds as minutes or hours: ``0:07``, ``1:02:05``."""
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02}"
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def _rounded(seconds: float) -> str:
+    """Write an estimated time no finer than it is known: ``40 s``, ``4 min``, ``2 h 10 min``."""
+    if seconds < 55:
+        return f"{max(5 * round(seconds / 5), 1)} s"
+    minutes = max(round(seconds / 60), 1)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(5 * round(minutes / 5), 60)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"

@@ -172,6 +172,7 @@ NO_ROLE = Role(
     key="none",
     name="no role",
     mark=".",
+    words="earned no role here, which does not mean that it does nothing",
     colour="#999999",
     style="dim",
     light="#e9ebee",

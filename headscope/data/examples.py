@@ -56,6 +56,7 @@ _OF_EACH_EXAMPLE = (
     "first",
     "second",
     "labels",
+    "against",
     "scores",
     "lines",
     "ids",
@@ -82,6 +83,8 @@ class Examples:
     labels: tuple[str, ...] | None = None  # Class names or numbers, as the file spells them
     #: Every different label, or tag, of the whole file, where only some examples are here
     all_labels: tuple[str, ...] = ()
+    #: Of each prompt in ``first``: the token that the one in ``labels`` is compared with
+    against: tuple[str, ...] | None = None
     scores: tuple[float, ...] | None = None  # Gold similarities
     lines: tuple[int, ...] = ()  # Where each example stands in the file; empty for the sample
     ids: tuple[str, ...] | None = None  # The file's own name of each query or question

@@ -25,59 +25,49 @@ reads and should write, and ``Ends`` are the tokens with which a decoder begins 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import repeat
+from threading import Event
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headscope.attention import Mask, attention_pattern
-from headscope.core.errors import InputError
+from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.core.widest import wide
-from headscope.data.readable_pieces import readable_pieces
 from headscope.data.token_rows import (
     Ends,
     Padded,
     PairRow,
     Row,
-    encode_rows,
     padded,
-    unended_rows,
 )
-from headscope.live.random_sets import HeadIndex, random_sets
+from headscope.live import readout
+from headscope.live.random_sets import HeadIndex, RandomSets, random_sets
+from headscope.live.readout import Told, off_model, token_names
+from headscope.live.sentences import said
+from headscope.live.texts import rows_of
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.intervene import Run, gate, intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
-from headscope.models.run.pooling import cosine
 from headscope.models.run.task_heads import Select
 from headscope.tasks.seq2seq import decode_greedily
 
-LONGEST = 64  # Tokens of the longest text whose patterns are readable
-_GUESSES = 3  # Classes or labels, or words for a masked token, that are listed
-_NEXT_TOKENS = 5  # Tokens after a text that are listed
-#: Task heads that read two texts at once.
-_PAIR_HEADS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
-NO_SETS = (
-    "No random sets to compare with: there are too few other sets of as many heads in these "
-    "layers, or most of their heads are off."
-)
 Written = tuple[int, ...]  # Token ids that a decoder wrote
-#: One output, as the page shows it: its ``name``, and its value of the ``full`` model, with heads
-#: ``off``, and of the ``random`` sets (smallest and largest; empty if no head is off). The ``unit``
-#: of numbers that are drawn as bars is ``probability``; of others it is empty.
-Answer = dict[str, str]
+
+
+class StoppedError(HeadscopeError):
+    """An answer was given up because the program ends."""
 
 
 class _Outputs(NamedTuple):
     """What the models give for the texts; the *shown* model is the one with heads off, if any."""
 
-    answers: list[Answer]
+    told: Told
     rows: list[Row]  # The texts as the shown model reads them
     patterns: list[dict[str, Tensor]]  # Of the shown model: one for each text, by name of the head
 
@@ -92,6 +82,9 @@ class Answers:
         self.model = loaded.only("encoder") if encoder_alone else loaded
         self._target_ends = ends_of(loaded) if writes else None
         self._seed = seed
+        #: Set when the program ends: an answer that is being computed is given up.
+        self.stopped = Event()
+        self._stacks = {site.row: site.stack for site in self.model.sites}
         self._head_indices: dict[str, HeadIndex] = {}
         for site in self.model.sites:  # one for each attention layer
             for index, number in enumerate(site.head_ids):
@@ -108,8 +101,9 @@ class Answers:
 
         Raises InputError for an empty or too long text, and for an unknown head.
         """
-        rows = self._rows(texts)
-        gates = self._gates(off)
+        rows = rows_of(self.model, texts)
+        sets = self._random_sets(off)
+        gates = self._gates(off, sets)
         if self._target_ends is None:
             outputs = self._read_texts(rows, gates)
         else:
@@ -118,23 +112,21 @@ class Answers:
         read_together = len(rows) < len(texts)
         shown_texts = [" / ".join(texts)] if read_together else texts
         laid_out = map(self._lay_out, shown_texts, outputs.rows, outputs.patterns)
-        n_sets = max(
-            len(gates) - 2, 0
-        )  # the other two are the full model and the one with heads off
-        lacks_sets = len(off) > 0 and n_sets == 0
+        sentence = said(outputs.told.lead, list(dict.fromkeys(off)), sets)
         return {
-            "answers": outputs.answers,
+            "said": sentence._asdict(),
+            "answers": outputs.told.answers,
             "texts": list(laid_out),
             "off": len(set(off)),
-            "sets": n_sets,
-            "note": NO_SETS if lacks_sets else "",
+            "sets": len(sets.sets),
+            "anywhere": sets.anywhere,
             "heads": len(self._head_indices),
         }
 
     def _read_texts(self, rows: list[Row], gates: Tensor) -> _Outputs:
         """Let every model read the texts."""
         n_models = len(gates)
-        first_shown = len(rows) * _off_model(n_models)
+        first_shown = len(rows) * off_model(n_models)
         batch = padded(rows * n_models, self.model.pad_id, self.model.device)
         gates_of_rows = gates.repeat_interleave(len(rows), dim=0)
         select = None
@@ -146,8 +138,8 @@ class Answers:
                 return states[torch.arange(len(last)), last][:, None]
 
         hidden, logits, patterns = self._run(batch, gates_of_rows, first_shown, rows, select)
-        answers = self._answers(batch, rows, hidden, logits, n_models)
-        return _Outputs(answers, rows, patterns)
+        told = self._told(batch, rows, hidden, logits, n_models)
+        return _Outputs(told, rows, patterns)
 
     def _write_texts(self, rows: list[Row], gates: Tensor, target_ends: Ends) -> _Outputs:
         """Let up to three models write, and then every model read what the full model wrote.
@@ -163,7 +155,7 @@ class Answers:
         pairs_of_models = pairs * n_models
 
         # The shown model stands in the batch once more, and reads what it wrote itself.
-        shown_model = _off_model(n_models)
+        shown_model = off_model(n_models)
         shown: list[Row] = list(map(self._pair, rows, written[shown_model], repeat(target_ends)))
         all_gates = torch.cat([gates, gates[shown_model][None]])
 
@@ -174,8 +166,8 @@ class Answers:
         assert logits is not None
         logits_of_pairs = wide(logits[:first_shown])
         by_model = logits_of_pairs.reshape(n_models, len(rows), *logits.shape[1:])
-        answers = list(self._written_answers(pairs, written, by_model))
-        return _Outputs(answers, shown, patterns)
+        texts = [[self._decoded(ids) for ids in of_model] for of_model in written]
+        return _Outputs(readout.written_texts(pairs, texts, by_model), shown, patterns)
 
     def _run(
         self,
@@ -197,6 +189,7 @@ class Answers:
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
             # Compute the attention, and keep the patterns of the shown rows on the way.
+            self._go_on()
             # [rows, heads, pos, pos]
             pattern = attention_pattern(q, k, scale=scale, softcap=site.softcap, mask=mask)
             key_stack = "decoder" if site.stack == "decoder" else "encoder"
@@ -219,52 +212,41 @@ class Answers:
             )
         return hidden, logits, patterns
 
-    # --- what goes in -----------------------------------------------------------------------------
+    # --- which heads are off ----------------------------------------------------------------------
 
-    def _rows(self, texts: Sequence[str]) -> list[Row]:
-        """Tokenise one text or two; two that a task head reads at once become one row."""
-        for text in texts:
-            if not text.strip():
-                raise InputError("Type at least one word.")
-            if any(0xD800 <= ord(char) < 0xE000 for char in text):  # the range of surrogates
-                raise InputError("The text holds half of a character (a lone surrogate).")
-        reads_pairs = self.model.task_head in _PAIR_HEADS and not self.model.encoder_decoder
-        together = len(texts) == 2 and reads_pairs
-        first = texts[:1] if together else texts
-        second = texts[1:] if together else None
-        if self.model.task_head == "causal":
-            encoded = unended_rows(self.model, texts)
-        else:
-            encoded = encode_rows(self.model, first, second)
-        rows = []
-        for row in encoded:
-            if row is None or len(row) > LONGEST:  # None: longer than the model can read
-                most = min(LONGEST, self.model.max_length)
-                raise InputError(f"That is more than the {most} tokens that can be shown.")
-            if not row.content:
-                raise InputError("The tokenizer makes no token of this text.")
-            rows.append(row)
-        return rows
+    def _random_sets(self, off: Sequence[str]) -> RandomSets:
+        """Draw random sets to compare these heads with; none if no head is off.
 
-    def _gates(self, off: Sequence[str]) -> Tensor:
-        """Return the gates of all models, (models, n_layers, n_heads): 0 where a head is off.
-
-        The models are the full one, the one with heads off, and those with random sets off: the
-        full one alone if nothing is off, and no random sets if too few are unlike ``off``.
+        Raises InputError for an unknown head.
         """
         unknown = [name for name in off if name not in self._head_indices]
         if unknown:
             raise InputError(f"{self.model.name} has no head {visible(unknown[0])[:20]}.")
+        if not off:
+            return RandomSets([])
+        removed = sorted({self._head_indices[name] for name in off})
+        return random_sets(removed, list(self._head_indices.values()), self._seed, self._stacks)
+
+    def _gates(self, off: Sequence[str], random: RandomSets) -> Tensor:
+        """Return the gates of all models, (models, n_layers, n_heads): 0 where a head is off.
+
+        The models are the full one, the one with heads off, and those with random sets off: the
+        full one alone if nothing is off.
+        """
         all_on = torch.ones(len(self.model.sites), self.model.n_heads)
         if not off:
             return all_on[None]
-        removed = sorted({self._head_indices[name] for name in off})
-        sets = [removed, *random_sets(removed, list(self._head_indices.values()), self._seed)]
+        sets = [[self._head_indices[name] for name in off], *random.sets]
         gates = all_on.repeat(1 + len(sets), 1, 1)
         for model_gates, heads in zip(gates[1:], sets, strict=True):
             for layer_row, head_index in heads:
                 model_gates[layer_row, head_index] = 0.0
         return gates
+
+    def _go_on(self) -> None:
+        """Raise StoppedError if the program ends; asked at every layer."""
+        if self.stopped.is_set():
+            raise StoppedError("The program ends.")
 
     # --- what comes out ---------------------------------------------------------------------------
 
@@ -275,13 +257,9 @@ class Answers:
         ``special`` of what a decoder reads. A pattern is base64 of one byte for each weight, in per
         cent, query by query.
         """
-
-        def tokens(ids: Sequence[int]) -> list[str]:
-            return list(map(visible, readable_pieces(self.model.tokenizer, ids)))
-
         target: dict[str, list[Any]] = {}
         if isinstance(row, PairRow):
-            target_tokens = tokens(row.decoder_ids)
+            target_tokens = token_names(self.model, row.decoder_ids)
             is_start = [i == 0 for i in range(len(target_tokens))]
             target = {"tokens": target_tokens, "special": is_start}
         encoded: dict[str, str] = {}
@@ -290,72 +268,36 @@ class Answers:
             encoded[name] = base64.b64encode(percent.tobytes()).decode()
         return {
             "text": visible(text),
-            "tokens": tokens(row.ids),
+            "tokens": token_names(self.model, row.ids),
             "special": [i not in row.content for i in range(len(row.ids))],
             "target": target,
             "patterns": encoded,
         }
 
-    def _answers(
+    def _told(
         self,
         batch: Padded,
         rows: Sequence[Row],
         hidden: Tensor,
         logits: Tensor | None,
         n_models: int,
-    ) -> list[Answer]:
-        """Return what the models say of the texts: classes, words, next tokens or embeddings."""
+    ) -> Told:
+        """Return what the models say of the texts: classes, tags, words or embeddings."""
         head = self.model.task_head
-        tokenizer = self.model.tokenizer
+        mask_id = getattr(self.model.tokenizer, "mask_token_id", None)
         if logits is not None and head == "classification":
-            return self._classes(wide(logits))
+            return readout.classes(self.model, wide(logits))
         if logits is not None and head == "causal":
-            return list(self._next_tokens(wide(logits[:, 0]).reshape(n_models, len(rows), -1)))
-        mask_id = getattr(tokenizer, "mask_token_id", None)
+            by_model = wide(logits[:, 0]).reshape(n_models, len(rows), -1)
+            return readout.next_tokens(self.model, by_model)
+        if logits is not None and head == "token-classification" and logits.shape[-1] > 1:
+            return readout.tags(self.model, wide(logits), rows[0])
         if logits is not None and head == "mlm" and mask_id in rows[0].ids:
             position = rows[0].ids.index(mask_id)
-            first_text_logits = logits[:: len(rows), position]  # [models, vocabulary]
-            probabilities = wide(first_text_logits).softmax(dim=-1)
-            return _ranked(probabilities, self._token_name)
-
+            return readout.masked_token(self.model, wide(logits[:: len(rows), position]))
         embedded = self.model.pooling.embed(hidden, batch.attention_mask)
-        by_model = embedded.reshape(n_models, len(rows), -1)  # [models, texts, width]
-        cosines = cosine(by_model, by_model[:1])  # [models, texts]
-        name = "embedding: cosine to the whole model's"
-        if len(rows) == 1:
-            return [_numbers(name, cosines[:, 0].tolist())]
-        similarity = cosine(by_model[:, 0], by_model[:, 1])
-        return [
-            _numbers("similarity of the two sentences", similarity.tolist()),
-            _numbers(f"first {name}", cosines[:, 0].tolist()),
-            _numbers(f"second {name}", cosines[:, 1].tolist()),
-        ]
-
-    def _token_name(self, token: int) -> str:
-        """Return a token as a reader may see it, its space as ``␣``."""
-        return readable_pieces(self.model.tokenizer, [token])[0]
-
-    def _next_tokens(self, logits: Tensor) -> Iterator[Answer]:
-        """Yield the likeliest tokens after each text; logits are (models, texts, vocabulary)."""
-        names = ("",) if logits.shape[1] == 1 else ("first: ", "second: ")
-        for i, name in enumerate(names):
-            probabilities = logits[:, i].softmax(dim=-1)
-            for answer in _ranked(probabilities, self._token_name, _NEXT_TOKENS):
-                yield {**answer, "name": f"{name}next {answer['name']}"}
-
-    def _classes(self, logits: Tensor) -> list[Answer]:
-        """Return the likeliest classes or labels, or a regression's numbers.
-
-        ``logits`` are (models, outputs).
-        """
-        outputs = head_outputs(self.model)
-        names = getattr(self.model.network.config, "id2label", None) or {}
-        if outputs is not HeadOutputs.NUMBERS:
-            return _ranked(outputs.shares(logits), lambda i: names.get(i, i))
-        if logits.shape[-1] == 1:  # of a cross-encoder, or a regression
-            return [_numbers("score", logits[:, 0].tolist())]
-        columns = enumerate(logits.T.tolist())
-        return [_numbers(visible(names.get(i, i)), column) for i, column in columns]
+        by_model = embedded.reshape(n_models, len(rows), -1)
+        return readout.similarities(by_model, len(self._head_indices))
 
     # --- what an encoder-decoder model writes -----------------------------------------------------
 
@@ -363,7 +305,12 @@ class Answers:
         """Let each model write for each text; ``written[model][text]`` are token ids."""
         inputs = padded(list(rows) * len(gates), self.model.pad_id, self.model.device)
         gates_of_rows = gates.repeat_interleave(len(rows), dim=0)
-        with intervene(self.model, z=lambda site, z: gate(z, site, gates_of_rows)):
+
+        def switch_off(site: AttentionSite, z: Tensor) -> Tensor:
+            self._go_on()
+            return gate(z, site, gates_of_rows)
+
+        with intervene(self.model, z=switch_off):
             ids = decode_greedily(
                 self.model.network,
                 inputs.input_ids,
@@ -400,39 +347,9 @@ class Answers:
             decoder_content=tuple(range(1, len(decoder_ids))),
         )
 
-    def _written_answers(
-        self, pairs: Sequence[PairRow], written: Sequence[Sequence[Written]], logits: Tensor
-    ) -> Iterator[Answer]:
-        """Yield what was written for each text, and how likely what the full model wrote is.
-
-        ``pairs`` are the texts with what the full model wrote; ``written[model][text]`` are the
-        token ids of up to three models; ``logits`` are (models, texts, pos, vocabulary).
-        """
-        log_probabilities = F.log_softmax(logits, dim=-1)
-        names = ("first: ", "second: ")
-        for i, pair in enumerate(pairs):
-            name = "" if len(pairs) == 1 else names[i]
-            texts = [self._decoded(of_texts[i]) for of_texts in written]
-            full = texts[0]
-            off = texts[_off_model(len(texts))]
-            random = texts[2] if len(texts) > 2 else ""
-            yield _answer(f"{name}written", full, off, random)
-
-            n_labels = len(pair.labels)
-            of_labels = log_probabilities[:, i, range(n_labels), pair.labels]  # [models, n_labels]
-            geometric_means = of_labels.mean(dim=-1).exp()  # of the tokens' probabilities
-            yield _numbers(
-                f"{name}the whole model's text, probability of a token", geometric_means.tolist()
-            )
-
     def _decoded(self, ids: Written) -> str:
         """Return token ids as text, without special tokens."""
         return visible(self.model.tokenizer.decode(ids, skip_special_tokens=True))
-
-
-def _off_model(n_models: int) -> int:
-    """Return the index of the model with heads off; of the full one, 0, if no head is off."""
-    return 1 if n_models > 1 else 0
 
 
 def _n_tokens(row: Row, stack: str) -> int:
@@ -440,31 +357,3 @@ def _n_tokens(row: Row, stack: str) -> int:
     if isinstance(row, PairRow) and stack != "encoder":
         return len(row.decoder_ids)
     return len(row.ids)
-
-
-def _ranked(
-    probabilities: Tensor, name: Callable[[int], object], n_guesses: int = _GUESSES
-) -> list[Answer]:
-    """List the likeliest classes or words of the full model and of the one with heads off.
-
-    ``probabilities`` are (models, outputs); ``name`` names an output by its index.
-    """
-    n_listed = min(n_guesses, probabilities.shape[-1])
-    likeliest = probabilities[:2].topk(n_listed, dim=-1).indices  # [full and off, n_listed]
-    outputs = dict.fromkeys(likeliest.flatten().tolist())  # each once, the full model's first
-    answers = [_numbers(visible(name(i)), probabilities[:, i].tolist()) for i in outputs]
-    return [{**answer, "unit": "probability"} for answer in answers]
-
-
-def _answer(name: str, full: str, off: str, random: str) -> Answer:
-    """Make an answer of texts."""
-    return {"name": name, "full": full, "off": off, "random": random, "unit": ""}
-
-
-def _numbers(name: str, values: Sequence[float]) -> Answer:
-    """Make an answer of numbers, one for each model: full, heads off, and random sets."""
-    full = values[0]
-    off = values[_off_model(len(values))]
-    random_values = values[2:]
-    random = f"{min(random_values):.3f} to {max(random_values):.3f}" if random_values else ""
-    return _answer(name, f"{full:.3f}", f"{off:.3f}", random)

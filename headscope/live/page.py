@@ -14,7 +14,8 @@ from headscope.core.errors import InputError
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
 from headscope.live.answers import Answers
-from headscope.reports.page import report_html
+from headscope.live.texts import fields_of
+from headscope.reports.page import LivePage, report_html
 from headscope.reports.reading import read_results
 from headscope.reports.result import ReportResult
 from headscope.session.opening import open_for_tasks
@@ -49,8 +50,8 @@ def page_and_answers(
         loaded, only=only, settings=settings, seed=seed, command=command, progress=progress
     )
     if report.validate is None or not report.validate.passed:
-        reasons = "" if report.validate is None else "; ".join(report.validate.reasons[:2])
-        raise InputError(f"{loaded.name} fails validation, so nothing is shown: {reasons}.")
+        why = "" if report.validate is None else report.validate.refusal
+        raise InputError(f"{loaded.name} fails validation, so nothing is shown: {why}.")
 
     # Put the saved roles into the report, if they are of the same weights.
     if saved is not None and saved.classify is not None:
@@ -63,4 +64,6 @@ def page_and_answers(
                 "--roles out."
             )
         report = dataclasses.replace(report, classify=saved.classify)
-    return report_html(report, live=answers.heads), answers
+    samples = [sample.text for sample in report.samples]
+    live = LivePage(answers.heads, *fields_of(answers.model, samples))
+    return report_html(report, live=live), answers

@@ -12,16 +12,16 @@ point that it was measured as. :func:`choose_version` picks one, :func:`keep` do
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from headscope.artefacts.saving import whole_folder, write_model
+from headscope.artefacts.saving import failure_with, whole_folder, write_model
 from headscope.artefacts.sentence_outputs import check_embeds
-from headscope.core.errors import ArtefactError, HeadscopeError, reason
+from headscope.core.errors import ArtefactError
+from headscope.core.progress import Progress, progress_of_part
 from headscope.core.rounding import tied
 from headscope.models.load.loading import load
 from headscope.models.load.sentence_files import MODULES
@@ -35,11 +35,11 @@ from headscope.pruning.curves import Version
 from headscope.pruning.measure import Pruner, compact_model, select_examples
 from headscope.pruning.result import Candidate, KeptModel, PruneResult, SavedModel, SpeedResult
 from headscope.removal.card import CARD, in_folder
-from headscope.removal.times import times
+from headscope.removal.times import affordable_batch, times
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import Task
 
-BATCH_SIZE = 8  # Texts of a batch that is timed
+BATCH_SIZE = 8  # Texts of a batch that is timed; fewer of a large model
 #: Largest difference of an output, relative to the largest output if that exceeds 1. Wider than the
 #: limits of a few short texts in :mod:`headscope.models.run.outputs`: this is the worst of all
 #: evaluation texts (5e-6 on 1,500 pairs).
@@ -100,10 +100,12 @@ def keep(
     loaded = pruner.loaded
     task = pruner.evaluation
     result = dataclasses.replace(result, kept=kept_model)
+    tell = progress_of_part("saving", pruner.tell)
     compact = compact_model(loaded, pruner.units, version.model)
-    with _failure_with(result), whole_folder(folder) as path:
+    with failure_with(result), whole_folder(folder, by="prune") as path:
         # Write it, and open what was written. ``opens`` says what a user opens the folder with:
         # transformers alone, its remote code, or headscope.
+        tell("writing the folder", 0, 1)
         opens = write_model(
             compact,
             path,
@@ -111,6 +113,7 @@ def keep(
             repair=kept_model.repair,
             provenance=result.provenance,
         )
+        tell("opening the folder again", 0, 1)
         reopened = _reopened(path, loaded)
         if list(evaluation_of(reopened).rows) != list(task.rows):
             raise ArtefactError(
@@ -119,6 +122,7 @@ def keep(
             )
 
         # Compare it with the measured model.
+        tell("comparing its outputs", 0, 1)
         outputs, largest_difference = _same_outputs(task, compact, reopened, folder)
         opens_as_sentences = (path / MODULES).is_file()
         first_code = snippets(opens, loaded, sentences=opens_as_sentences)[0]
@@ -132,7 +136,7 @@ def keep(
         )
 
         # Time and describe it.
-        speed = _speed(loaded, reopened, task)
+        speed = _speed(loaded, reopened, task, tell)
         result = dataclasses.replace(result, saved=saved, speed=speed)
         card = model_card(result, loaded, sentences=opens_as_sentences)
         (path / CARD).write_text(card, encoding="utf-8")
@@ -155,13 +159,19 @@ def _reopened(path: Path, original: LoadedModel) -> LoadedModel:
     return reopened
 
 
-def _speed(full: LoadedModel, pruned: LoadedModel, task: Task) -> SpeedResult:
+def _speed(full: LoadedModel, pruned: LoadedModel, task: Task, tell: Progress) -> SpeedResult:
     """Time the pruned model and the whole one alternately, on texts of the evaluation data."""
-    timed = times((full, full, task.rows), (pruned, pruned, task.rows), batch_size=BATCH_SIZE)
+    batch_size = affordable_batch(full, task.rows, BATCH_SIZE)
+    timed = times(
+        (full, full, task.rows),
+        (pruned, pruned, task.rows),
+        batch_size=batch_size,
+        tell=tell,
+    )
     return SpeedResult(
         speed=timed.speed,
         ms=timed.ms,
-        batch_size=BATCH_SIZE,
+        batch_size=batch_size,
         device=full.device,
         threads=torch.get_num_threads(),
         parameters_full=_n_parameters(full),
@@ -172,23 +182,6 @@ def _speed(full: LoadedModel, pruned: LoadedModel, task: Task) -> SpeedResult:
 def _n_parameters(loaded: LoadedModel) -> int:
     """Count the weights of a model."""
     return sum(parameter.numel() for parameter in loaded.network.parameters())
-
-
-@contextmanager
-def _failure_with(result: PruneResult) -> Iterator[None]:
-    """Let a failure of the block carry ``result``, which was measured before, to the user."""
-    try:
-        yield
-    except Exception as error:  # torch and safetensors raise many kinds
-        why = f"{type(error).__name__}: {reason(error)}; please report this."
-        if isinstance(error, HeadscopeError):
-            why = str(error)
-        elif isinstance(error, OSError):
-            why = f"The system refused: {error}."
-        raise ArtefactError(
-            f"The model could not be saved, and everything else that was found is kept: {why}",
-            result=result,
-        ) from error
 
 
 def _same_outputs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -126,6 +126,7 @@ class PruneOptions(RunOptions):
     """
 
     held: ClassVar[Held] = Held(5.0, 500.0)
+    usual_seconds: ClassVar[Mapping[str, float]] = {"choosing heads": 5.0, "removing heads": 40.0}
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",
         "headscope prune demo --fraction 0.5 --save smaller",

@@ -13,16 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import nn
+
 from headscope import classify
 from headscope.analyses.classify.known_roles import KnownRoles, find_roles, read_classification
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
-from headscope.artefacts.saving import check_saves, trial_folder
+from headscope.artefacts.saving import check_saves, need_room_for, reserved
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.processes import alone, current
 from headscope.core.progress import Progress, progress_of_part
 from headscope.core.serialise import SCHEMA
 from headscope.data.examples import WINDOWED
+from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import has_all_weights
 from headscope.pruning.curves import Outcome, run_curves, units_by_name, units_without_roles
@@ -69,12 +72,24 @@ class Opened(NamedTuple):
 
 def run(model: Model, options: PruneOptions) -> PruneResult:
     """Choose attention heads to remove, and measure what the model is worth without them."""
-    opened = _open(model, options)
+    saves = options.save is not None and current().rank == 0  # of several processes the first
+    with reserved(options.save if saves else None, by="prune"):
+        return _run(model, options)
+
+
+def _run(model: Model, options: PruneOptions) -> PruneResult:
+    """Open, prove, measure, and save where that was asked for."""
+    # Read the data and open the model, and prove that our attention is the model's.
+    classified = None if options.roles is None else read_classification(options.roles)
+    sources = _open_sources(options)
+    loaded = open_for_tasks(model, task=options.task, **options.loading)
+    need_tokenizer(loaded, "prune")
+    validation = require_valid(loaded, options.validate)
+
+    # Refuse what could not be pruned, measured or saved, before anything is measured.
+    opened = _open(loaded, sources, classified, options)
     loaded = opened.loaded
     evaluation = opened.evaluation
-
-    # Prove that our attention is the model's.
-    validation = require_valid(loaded, options.validate)
 
     # Choose heads, remove them and measure.
     roles = _roles(opened, options)
@@ -121,13 +136,9 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
 # --- what can be refused is refused before anything is measured -----------------------------------
 
 
-def _open(model: Model, options: PruneOptions) -> Opened:
-    """Open model and data, and refuse what could not be pruned, measured or saved."""
-    if options.save is not None:
-        with trial_folder(options.save):
-            pass  # the folder can be made, so a long run will not fail at its end
-    classified = None if options.roles is None else read_classification(options.roles)
-    sources = open_sources(
+def _open_sources(options: PruneOptions) -> Sources:
+    """Read the data."""
+    return open_sources(
         options.task,
         options.data,
         options.calibration,
@@ -138,11 +149,22 @@ def _open(model: Model, options: PruneOptions) -> Opened:
         needs_labels=methods_with_labels(options.scored),  # without the control, ``random``
         tested_unseen=options.max_drop is not None and options.task not in WINDOWED,
     )
-    loaded = open_for_tasks(model, task=options.task, **options.loading)
-    need_tokenizer(loaded, "prune")
+
+
+def _open(
+    loaded: LoadedModel,
+    sources: Sources,
+    classified: ClassifyResult | None,
+    options: PruneOptions,
+) -> Opened:
+    """Choose the stack and tokenise the data; refuse heads and methods that the model lacks.
+
+    It reads the model's heads and their maps, so the model is proven before.
+    """
     loaded = chosen_stack(loaded, options.stack, options.task)
     ways = _ways(loaded, options)
     _check_choice(loaded, options)
+    need_room_for(loaded, options.save, smallest_share=1 - _share_of_attention(loaded))
     evaluation = _evaluation(sources, options, loaded)
     calibration = _calibration(sources, options, loaded)
     return Opened(
@@ -154,6 +176,19 @@ def _open(model: Model, options: PruneOptions) -> Opened:
         calibration=calibration,
         unseen=None if options.max_drop is None else unseen_examples(evaluation, calibration),
     )
+
+
+def _share_of_attention(loaded: LoadedModel) -> float:
+    """Return the part of a model's weights that lies in the attention modules, from 0 to 1."""
+    attention = 0
+    for rows in shared_layers(loaded.sites):
+        attention += _n_parameters(loaded.sites[rows[0]].module)
+    return attention / _n_parameters(loaded.network)
+
+
+def _n_parameters(module: nn.Module) -> int:
+    """Count the weights of a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:

@@ -72,7 +72,7 @@ def _survivors_chart(result: PruneResult, method: str, points: Sequence[RolesLef
         name="heads taken evenly",
         x=(0, 1),
         y=(100, 0),
-        colour=b.GREY,
+        colour=b.BLACK,
         marker="",
         dash="--",
         width=0.8,

@@ -11,16 +11,19 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from headscope.pruning.result import Area, AreaGap, Curve, MaxDrop, Point, PruneResult, way
 from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
-from headscope.removal.metric_words import METRIC_NAMES, amount, number, span
+from headscope.removal.metric_words import METRIC_NAMES, amount, number, with_interval
 from headscope.show import blocks as b
-from headscope.show.cells import model_name, p_text
+from headscope.show.cells import interval_text, model_name, p_text
 from headscope.stats.estimate import Estimate
 
 _COLOURS = (b.BLUE, b.VERMILION, b.GREEN, b.PURPLE, b.ORANGE, b.SKY, b.BLACK, "#B8860B")
+#: Of each stack: the colour of chosen heads, and of random ones.
+_STACK_COLOURS = ((b.BLUE, b.SKY), (b.GREEN, "#80BA5A"), (b.VERMILION, b.ORANGE))
 _DASHES = {"none": "--", "scale": ":", "surgeon": "-"}
 #: Metrics besides a task's value that stand in a table of their own.
 _OTHER_METRICS = (
@@ -53,7 +56,7 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
         yield from b.behind([_points_table(result.metric, result.curves)])
     yield _chart(
         result,
-        title=f"Heads removed from {model_name(result)}: {result.task}",
+        title=f"What is left of {model_name(result)} without some of its heads ({result.task})",
         x="heads removed",
         series=_curves_series(result.curves),
         file="curves",
@@ -111,9 +114,8 @@ def _point_cells(curve: Curve, point: Point, metric: str) -> list[str]:
 
 
 def _curves_series(curves: Sequence[Curve]) -> list[b.Series]:
-    """Draw methods by colour, and their repairs by dashes where there are several."""
-    methods = dict.fromkeys(curve.method for curve in chosen_curves(curves))  # each once, in order
-    colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))  # then from the first
+    """Draw each method with each repair in its own colour; dashes tell repairs apart, too."""
+    colours = itertools.cycle(_COLOURS)  # more than there are ways to choose, then from the first
     one_repair = len({curve.repair for curve in curves}) == 1
     series = []
     for curve in curves:
@@ -123,7 +125,7 @@ def _curves_series(curves: Sequence[Curve]) -> list[b.Series]:
             series.append(_series(curve, name, b.GREY, "-"))
         else:
             dash = "-" if one_repair else _DASHES[curve.repair]
-            series.append(_series(curve, curve.name, colours[curve.method], dash))
+            series.append(_series(curve, curve.name, next(colours), dash))
     return series
 
 
@@ -178,17 +180,17 @@ def _stacks_series(result: PruneResult) -> list[b.Series]:
     metric = result.metric
     area_of = {area.stack: area for area in leading_areas(result)}
     series = []
-    for one_stack, colour in zip(result.stacks, (b.BLUE, b.GREEN, b.VERMILION), strict=False):
+    for one_stack, (colour, pale) in zip(result.stacks, _STACK_COLOURS, strict=False):
         stack = one_stack.stack
         random = next((curve for curve in one_stack.curves if curve.method == "random"), None)
         if random is not None:
-            series.append(_series(random, f"{stack}, random heads", colour, ":"))
+            series.append(_series(random, f"{stack}, random heads", pale, ":"))
         chosen = next(iter(chosen_curves(one_stack.curves)), None)
         if chosen is not None:
             name = f"{stack}, {chosen.name}"
             area = area_of.get(stack)
             if area is not None:
-                name += f": area {number(area.inner.value, metric)} ({span(area.inner, metric)})"
+                name += f": area {with_interval(area.inner, metric)}"
             series.append(_series(chosen, name, colour, "-"))
     return series
 
@@ -278,8 +280,8 @@ def scores_map(result: PruneResult) -> Iterator[b.HeadMap]:
     largest = max((abs(score) for score in values.values()), default=0.0)
     unit = largest if largest > 0 else 1.0
     yield b.HeadMap(
-        f"{scores.method}: heads of {model_name(result)}",
-        f"score / {unit:.3g}",
+        f"In which order heads of {model_name(result)} go, by {scores.method}: lowest first",
+        "score, as a share of the largest",
         {head: score / unit for head, score in values.items()},
         digits=2,
         file="scores",
@@ -330,16 +332,12 @@ def spaced(items: Sequence[Any]) -> Sequence[Any]:
 
 
 def _cells(estimate: Estimate | None, metric: str, *, signed: bool = False) -> tuple[str, str]:
-    """Write a value, and its interval shortly: ``82.03``, ``79.8 84.2``."""
+    """Write a value, and its interval with a digit less: ``82.03``, ``[79.8, 84.2]``."""
     if estimate is None:
         return "-", "-"
     value = number(estimate.value, metric, signed=signed)
-    if estimate.interval is None:
-        return value, "-"
-    low, high = estimate.interval
-    short_low = number(low, metric, signed=signed, short=True)
-    short_high = number(high, metric, signed=signed, short=True)
-    return value, f"{short_low} {short_high}"
+    short = partial(number, metric=metric, signed=signed, short=True)
+    return value, interval_text(estimate.interval, short)
 
 
 def _short_name(curve: Curve | Area | AreaGap) -> str:

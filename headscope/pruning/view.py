@@ -32,15 +32,16 @@ from headscope.pruning.tables import (
 )
 from headscope.removal.metric_words import (
     METRIC_NAMES,
-    SHORT_NAMES,
     amount,
     change_words,
     number,
-    span,
+    with_interval,
 )
 from headscope.show import blocks as b
 from headscope.show.cells import frame_csv, model_line, to_csv
+from headscope.show.command_lines import was_given
 from headscope.show.folders import folder_files, names_of
+from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View, next_step
@@ -62,7 +63,19 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     yield from _saved_lines(result)
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     if not result.saved:
-        yield next_step(result, "keep a smaller model:", "prune {} --fraction 0.5 --save smaller")
+        yield _next(result)
+
+
+def _next(result: PruneResult) -> b.Text:
+    """Name the command that saves a model: with the heads that were removed here, or half."""
+    command = "prune {} --save smaller"
+    line = result.provenance.get("command", "")
+    chooses = any(was_given(line, name) for name in ("max_drop", "heads", "keep_roles"))
+    if not chooses:
+        leading = leading_point(result)
+        fraction = 0.5 if leading is None else leading[1].fraction
+        command += f" --fraction {fraction:.2g}"
+    return next_step(result, "keep a smaller model:", command, without=("step",))
 
 
 def _tables(result: PruneResult) -> Iterator[b.Block]:
@@ -121,7 +134,7 @@ def _run_lines(result: PruneResult) -> str:
         lines.append(f"Chosen  on {calibration.name}: {calibration.examples:,} examples, {how}")
     full = f"Full    {number(result.baseline.value.value, metric)}"
     if result.baseline.value.interval:
-        full += f" (95% interval {span(result.baseline.value, metric)})"
+        full = f"Full    {with_interval(result.baseline.value, metric)}"
     if result.measured_examples != data.examples:
         full += f", on the {result.measured_examples:,} examples that were tested on"
     return "\n".join([*lines, full])
@@ -261,14 +274,13 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
             change_words(metric, point.difference),
             Estimate(search.count),
         )
-    interval = f" [{span(point.value, metric)}]" if point.value.interval else ""
     control = f"whole model {number(result.baseline.value.value, metric)}"
     random = random_beside(result, point)
     if random is not None:
         control += f", random heads {number(random.value.value, metric)}"
     yield KeyNumber(
         f"{metric} with {point.fraction:.0%} of heads removed",
-        f"{number(point.value.value, metric)}{interval} by {curve.name}",
+        f"{with_interval(point.value, metric)} by {curve.name}",
         control,
         point.value,
     )
@@ -333,6 +345,7 @@ VIEW = View(
     cards=cards,
     scales=(Scale("importance", "Pruning rank (1 is kept longest)"),),
     key_numbers=key_numbers,
-    title="Pruning",
+    title="How many heads can go?",
+    term="pruning",
     blocks=blocks,
 )

@@ -92,11 +92,11 @@ def card_text(
 
 def sentence_tags(loaded: LoadedModel) -> list[str]:
     """Return the hub's tags for a model that sentence-transformers opens."""
-    kind = "cross-encoder" if _is_cross_encoder(loaded) else "sentence-similarity"
+    kind = "cross-encoder" if is_cross_encoder(loaded) else "sentence-similarity"
     return ["sentence-transformers", kind]
 
 
-def _is_cross_encoder(loaded: LoadedModel) -> bool:
+def is_cross_encoder(loaded: LoadedModel) -> bool:
     """Whether sentence-transformers opens the model as a CrossEncoder: it pools no states."""
     return loaded.task_head == "classification" and loaded.pooling.origin != MODULES
 
@@ -108,7 +108,7 @@ def sentence_code(loaded: LoadedModel, options: str = "") -> str:
     """
     name = "SentenceTransformer"
     call = 'encode(["A sentence."]).shape'
-    if _is_cross_encoder(loaded):
+    if is_cross_encoder(loaded):
         name = "CrossEncoder"
         call = 'predict([("A sentence.", "Another one.")])'
     return (

@@ -8,7 +8,10 @@ The terminal, the report and model cards share these sentences, so that they agr
 from __future__ import annotations
 
 import math
+from functools import partial
 
+from headscope.show.cells import interval_text
+from headscope.show.metric_names import SHORT_NAMES
 from headscope.stats.estimate import Estimate
 
 #: The metrics in full, and which values are good.
@@ -33,20 +36,6 @@ METRIC_NAMES = {
     "answer_f1": "F1 of the words of answers (%)",
     "bleu": "BLEU",
     "bleu_characters": "BLEU of characters",
-}
-#: What metrics are called in a sentence; one that is missing here is called by its key.
-SHORT_NAMES = {
-    "cosine": "the cosine",
-    "loss": "the loss",
-    "nll": "the loss at the next token",
-    "next_token_accuracy": "accuracy of the next token",
-    "spearman": "Spearman",
-    "token_accuracy": "token accuracy",
-    "ndcg_at_10": "nDCG@10",
-    "kendall_tau": "Kendall's tau",
-    "entity_f1": "the F1 of entities",
-    "word_accuracy": "word accuracy",
-    "answer_f1": "the F1 of answers",
 }
 #: Metrics of which less is better.
 _LOSSES = ("loss", "nll", "perplexity", "kl", "squared_change")
@@ -77,11 +66,17 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
 
 
 def span(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
-    """Write a metric's interval: ``79.79 to 84.20``."""
+    """Write a metric's interval: ``[79.79, 84.20]``."""
     if estimate.interval is None:
         return "no interval"
-    low, high = estimate.interval
-    return f"{number(low, metric, signed=signed)} to {number(high, metric, signed=signed)}"
+    return interval_text(estimate.interval, partial(number, metric=metric, signed=signed))
+
+
+def with_interval(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
+    """Write a metric with its interval: ``82.03 [79.79, 84.20]``, or ``82.03 [no interval]``."""
+    value = number(estimate.value, metric, signed=signed)
+    ends = span(estimate, metric, signed=signed)
+    return f"{value} {ends}" if estimate.interval is not None else f"{value} [{ends}]"
 
 
 def amount(value: float, metric: str) -> str:
@@ -112,10 +107,9 @@ def change_words(metric: str, change: Estimate | None) -> str:
 
     # The whole interval lies on the better side: something is gained.
     if most_lost < 0:
-        smaller, larger = sorted((abs(low), abs(high)))
-        interval = f"{number(smaller, metric)} to {number(larger, metric)}"
+        gain = Estimate(abs(change.value), *sorted((abs(low), abs(high))))
         verb = "falls" if change.value < 0 else "rises"
-        return f"{name} {verb} by {amount(abs(change.value), metric)} (95%: {interval})"
+        return f"{name} {verb} by {amount(abs(change.value), metric)} {span(gain, metric)}"
 
     # Something may be lost.
     lost = amount(most_lost, metric)

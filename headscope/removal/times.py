@@ -19,6 +19,9 @@ Nor is the ratio the same at every pace: another program takes more from the mod
 or with more memory to read. So ratios of different rounds are compared only where the whole model
 itself took as long in them (``shrinking/result.py``), and models between which is to be decided
 take turns with each other (:func:`timed_together`).
+
+A large model takes seconds for a round. It has fewer rounds, one for each part at least: a round of
+seconds is a mean over as much of the machine's pace as many rounds of a small model.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from torch import Tensor
 from headscope.artefacts.runtime_files import RuntimeFile
 from headscope.core.accumulator import Array
 from headscope.core.competitors import Competitors
+from headscope.core.progress import Progress, silent
 from headscope.core.rounding import EPS
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.implementation import own_implementation, use_implementation
@@ -45,11 +49,16 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import UNKNOWN, Estimate
 
 PARTS = 12  # Consecutive parts of the rounds, whose medians the interval spans
-ENOUGH = 5 * PARTS  # Rounds that an interval needs
-FEWEST = ENOUGH  # Rounds at least
+ENOUGH = PARTS  # Rounds that an interval needs
+FEWEST = 5 * PARTS  # Rounds at least, unless they take longer than _LONGEST
 _MOST = 2  # Rounds at most, as a multiple of the fewest
 _BATCHES = 3  # Batches that each model runs in a round, and texts that it runs one at a time
 _SECONDS = 15.0  # After which no further round is started, if there are the fewest
+_LONGEST = 60.0  # Seconds after which none is started, if there is one for each part
+#: Seconds of a pass whose cost does not depend on what the processor's caches hold before it.
+_LONG_PASS = 0.25
+#: Products of two numbers in the batch that is timed of a large model: about a second of one core.
+_PRODUCTS = 5e10
 
 Pass = Callable[[], object]  # Runs one model over one batch
 #: A model, what runs in its place (itself, or a file of a runtime), and its rows of tokens.
@@ -88,16 +97,26 @@ class TimedTogether(NamedTuple):
 
 
 def times(
-    full_model: TimedModel, cut: TimedModel | None, *, batch_size: int, longer: int = 1
+    full_model: TimedModel,
+    cut: TimedModel | None,
+    *,
+    batch_size: int,
+    longer: int = 1,
+    tell: Progress = silent,
 ) -> Times:
     """Time a model in turns with the whole one; without ``cut`` the whole model runs alone."""
     cuts = [] if cut is None else [cut]
-    together = timed_together(full_model, cuts, batch_size=batch_size, longer=longer)
+    together = timed_together(full_model, cuts, batch_size=batch_size, longer=longer, tell=tell)
     return together.times[-1]
 
 
 def timed_together(
-    full_model: TimedModel, cuts: Sequence[TimedModel], *, batch_size: int, longer: int = 1
+    full_model: TimedModel,
+    cuts: Sequence[TimedModel],
+    *,
+    batch_size: int,
+    longer: int = 1,
+    tell: Progress = silent,
 ) -> TimedTogether:
     """Time models in turns with the whole one, each on batches of its own tokens.
 
@@ -105,7 +124,7 @@ def timed_together(
     eager for a family that has nothing else), the pooling included, as it is in an exported graph.
     Besides its batches each runs some of their texts alone, and the tokenizer takes its turn, too.
     Without ``cuts`` the whole model runs alone, and stands for itself; ``longer`` multiplies the
-    rounds.
+    rounds. ``tell`` gets how many of the fewest rounds are done.
     """
     # The same texts for all, each model with its own tokens.
     _, _, full_rows = full_model
@@ -129,7 +148,12 @@ def timed_together(
             runs.append(tokenising)
         competitors = Competitors()
         seconds = timed_in_turns(
-            runs, fewest=fewest, most=_MOST * fewest, seconds=longer * _SECONDS
+            runs,
+            fewest=fewest,
+            most=_MOST * fewest,
+            seconds=longer * _SECONDS,
+            longest=longer * _LONGEST,
+            tell=tell,
         )
         cores = competitors.cores()
 
@@ -211,30 +235,47 @@ def timed_in_turns(
     fewest: int,
     most: int,
     seconds: float,
+    longest: float = _LONGEST,
+    tell: Progress = silent,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Array:
     """Return the seconds of every pass, (rounds, models, batches).
 
     In each round every model runs each of its batches once. Before that it runs its first batch
-    without being timed, since the model before it has filled the caches with other weights. The
-    models' order is reversed from round to round. Once there are ``fewest`` rounds, none is started
-    after ``seconds``; so the number of rounds never depends on which model was faster.
+    without being timed, since the model before it has filled the caches with other weights; not
+    where a pass is so long that this makes no difference. The models' order is reversed from round
+    to round. Once there are ``fewest`` rounds, none is started after ``seconds``, and once there is
+    one for each part, none after ``longest``; so the number of rounds never depends on which model
+    was faster.
     """
     # Run everything once: the first pass of a shape compiles products.
+    start = clock()
     for passes in runs:
         for run_once in passes:
             run_once()
+    n_passes = sum(len(passes) for passes in runs)
+    fills_caches = (clock() - start) / n_passes < _LONG_PASS
 
     rounds: list[list[list[float]]] = []
     start = clock()
-    while len(rounds) < fewest or (len(rounds) < most and clock() - start < seconds):
+
+    def another_is_due() -> bool:
+        """Say whether there are too few rounds, or there is time for more."""
+        passed = clock() - start
+        if len(rounds) < fewest:
+            return len(rounds) < PARTS or passed < longest
+        return len(rounds) < most and passed < seconds
+
+    while another_is_due():
+        tell("timing both models", min(len(rounds), fewest), fewest)
         spent: list[list[float]] = [[] for _ in runs]
         order = list(range(len(runs)))
         if len(rounds) % 2 == 0:
             order.reverse()
         for model in order:
-            first_pass = runs[model][0]
-            first_pass()
+            if fills_caches:
+                first_pass = runs[model][0]
+                first_pass()
             for run_once in runs[model]:
                 began = clock()
                 run_once()
@@ -259,12 +300,27 @@ def length_batches(rows: Sequence[Row], size: int, seed: int | None = None) -> l
 def typical_batches(rows: Sequence[Row], size: int) -> list[list[int]]:
     """Return a few batches of text indices that stand for the texts' own mixture of lengths.
 
-    They are taken from :func:`length_batches`, evenly from the shortest to the longest.
+    They are taken from :func:`length_batches`, evenly from the shortest to the longest; one where
+    all texts are equally long, as windows of running text are.
     """
     batches = length_batches(rows, size)
     full_batches = [batch for batch in batches if len(batch) == size] or batches
+    if len({len(row) for row in rows}) == 1:
+        return full_batches[:1]
     middles = (np.arange(_BATCHES) + 0.5) / _BATCHES * len(full_batches)
     return [full_batches[i] for i in sorted({int(middle) for middle in middles})]
+
+
+def affordable_batch(model: LoadedModel, rows: Sequence[Row], usual: int) -> int:
+    """Return how many texts a timed batch has: ``usual``, or fewer of a large model.
+
+    So many that one pass takes about a second of a core: each token is multiplied with every weight
+    but those of the embeddings.
+    """
+    tokens_of_text = sum(len(row) for row in rows) / len(rows)
+    weights = model.network.num_parameters(exclude_embeddings=True)
+    affordable = int(_PRODUCTS / max(weights * tokens_of_text, 1))
+    return max(1, min(usual, affordable))
 
 
 def _run_batch(served: LoadedModel | RuntimeFile, batch: Padded) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Sequence
-from itertools import count, product
+from itertools import count, islice, product
 from pathlib import Path
 
 from headscope.analyses.classify.cards import head_sentence, mark_of
@@ -17,6 +17,7 @@ from headscope.commands import SECTIONS
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import to_dict
+from headscope.reports.agreement import agreements, role_p_values
 from headscope.reports.baseline import measurements_of
 from headscope.reports.changes import TOLERANCE, apart, changes_between
 from headscope.reports.conditions import conditions_of, size_of, unequal_conditions
@@ -33,7 +34,9 @@ from headscope.reports.result import (
 )
 from headscope.reports.rules import Rule, parse_rules, with_fired
 from headscope.show.cells import tiny
-from headscope.show.view import view_of
+from headscope.show.view import NOT_TESTABLE, KeyNumber, view_of
+
+_SIGNIFICANT = 0.05  # Adjusted p below which counts of roles clearly differ
 
 
 def compare(
@@ -97,14 +100,16 @@ def side_by_side(
         ]
         raise InputError(f"These reports have nothing in common to compare: {'; '.join(contents)}.")
     sections = _sections_of(reports)
+    letters = list(islice(_letters(), len(reports)))
     return CompareResult(
         reports=tuple(
             _described(label, report, sections)
-            for label, report in zip(_letters(), reports, strict=False)
+            for label, report in zip(letters, reports, strict=True)
         ),
         rows=tuple(rows),
         unlike=unlike(reports),
         changes=_changes(reports, rules, tolerance) if rules else (),
+        agreement=agreements(reports, letters),
     )
 
 
@@ -147,19 +152,29 @@ def _letters() -> Iterator[str]:
 def _rows_of_section(section: str, reports: Sequence[Results]) -> list[ComparedRow]:
     """Return a row for each number that a report leads with, in the order of the first one."""
     columns = [_key_numbers(section, report) for report in reports]
-    names: dict[str, None] = {}
+    role_of: dict[str, str] = {}  # by the name of a row, empty where it counts no heads
     for column in columns:
-        names |= dict.fromkeys(column)
-    return [
-        ComparedRow(section, name, tuple(column.get(name) for column in columns)) for name in names
-    ]
+        role_of |= {name: number.role for name, number in column.items()}
+    p_values = role_p_values(reports) if section == "classify" else {}
+    rows = []
+    for name, role in role_of.items():
+        cells = [_cell(column.get(name)) for column in columns]
+        rows.append(ComparedRow(section, name, tuple(cells), p_adjusted=p_values.get(role)))
+    return rows
+
+
+def _cell(number: KeyNumber | None) -> ComparedCell | None:
+    """Return what a report says in one row; None where it says nothing."""
+    if number is None:
+        return None
+    return ComparedCell(number.text, number.control, number.number)
 
 
 def _is_shared(row: ComparedRow) -> bool:
     return len(row.cells) - row.cells.count(None) >= 2
 
 
-def _key_numbers(section: str, report: Results) -> dict[str, ComparedCell]:
+def _key_numbers(section: str, report: Results) -> dict[str, KeyNumber]:
     """Return by name what a section leads with, and what its view only compares."""
     result = report.sections.get(section)
     if result is None:
@@ -173,13 +188,29 @@ def _key_numbers(section: str, report: Results) -> dict[str, ComparedCell]:
             f"{visible(report.name)} ({section}) is damaged: it lacks something that its key "
             "numbers are made of; measure it again."
         ) from None
-    return {
-        number.what: ComparedCell(number.text, number.control, number.number) for number in numbers
-    }
+    return {number.what: number for number in numbers}
+
+
+def can_differ(row: ComparedRow) -> bool:
+    """Whether :func:`is_apart` could say of a row that the reports clearly differ.
+
+    Of a number without an interval, of counts of different heads, and of roles that are not
+    testable, it never could.
+    """
+    if row.p_adjusted is not None:
+        return True
+    cells = [cell for cell in row.cells if cell is not None]
+    if any(cell.text == NOT_TESTABLE for cell in cells):
+        return False
+    if all(cell.number.value is None for cell in cells):
+        return True
+    return all(cell.number.interval is not None for cell in cells)
 
 
 def is_apart(row: ComparedRow) -> bool:
-    """Whether the reports that have a row clearly differ: by their intervals, or in words."""
+    """Whether the reports that have a row clearly differ: by intervals, a paired test, or words."""
+    if row.p_adjusted is not None:
+        return row.p_adjusted < _SIGNIFICANT
     cells = [cell for cell in row.cells if cell is not None]
     intervals = [cell.number.interval for cell in cells]
     known = [interval for interval in intervals if interval is not None]

@@ -8,6 +8,7 @@ from typing import Any
 
 from headscope.core.safe_text import visible
 from headscope.core.serialise import to_json
+from headscope.reports.agreement import agreement_sentence
 from headscope.reports.compare import is_changed
 from headscope.reports.compare_view import (
     SAME,
@@ -46,7 +47,7 @@ def compare_html(result: CompareResult) -> str:
         role_colours() + _STYLE,
         ("pictures.js", "compare.js"),
         data=page_json(_script_data(classified)),
-        headline=_headline(result.reports),
+        headline=_headline(result),
         maps=[_map(report) for report in classified],
         reports=[
             (report.label, visible(short_name(report)), visible(described(report)))
@@ -61,8 +62,9 @@ def compare_html(result: CompareResult) -> str:
     )
 
 
-def _headline(reports: Sequence[Compared]) -> str:
-    """Say how many heads of each other report have the same primary role as in the first."""
+def _headline(result: CompareResult) -> str:
+    """Say how many heads of each other report have the first's primary role, and labels shared."""
+    reports = result.reports
     first = reports[0]
     primary = {head.name: head.primary for head in first.heads}
     sentences = []
@@ -71,9 +73,11 @@ def _headline(reports: Sequence[Compared]) -> str:
         same = [head for head in shared if head.primary == primary[head.name]]
         if shared:
             heads = f"{len(same)} of {len(shared)} heads"
-            labels = f"{first.label} and {other.label}"
-            sentences.append(f"{heads} have the same primary role in {labels}")
-    return visible(f"{'; '.join(sentences)}." if sentences else "Their numbers, side by side.")
+            both = f"{first.label} and {other.label}"
+            sentences.append(f"{heads} have the same primary role in {both}")
+    roles = f"{'; '.join(sentences)}." if sentences else "Their numbers, side by side."
+    agreements = [agreement_sentence(agreement) for agreement in result.agreement]
+    return visible(" ".join([roles, *agreements]))
 
 
 def _script_data(classified: Sequence[Compared]) -> dict[str, Any]:

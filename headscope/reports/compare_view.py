@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.core.safe_text import markdown, visible
-from headscope.reports.compare import is_apart
+from headscope.reports.agreement import agreement_sentence, group_words
+from headscope.reports.compare import can_differ, is_apart
 from headscope.reports.diff_view import (
     RunDifference,
     diff_markdown,
@@ -22,9 +23,16 @@ from headscope.reports.diff_view import (
     run_lines,
     run_markdown,
 )
-from headscope.reports.result import Compared, ComparedCell, ComparedRow, CompareResult
+from headscope.reports.result import (
+    Agreement,
+    Compared,
+    ComparedCell,
+    ComparedRow,
+    CompareResult,
+)
 from headscope.reports.rules import Rule
-from headscope.show.cells import frame_csv
+from headscope.show.cells import frame_csv, plural, table
+from headscope.show.estimates import ranged
 
 SAME = "The reports were measured in the same way: schema, data, seeds and settings are the same."
 _ACROSS = 3  # Reports that stand side by side in 80 columns
@@ -66,6 +74,23 @@ def cell_texts(cell: ComparedCell | None) -> tuple[str, str]:
     return visible(cell.text), "" if cell.control == "-" else visible(cell.control)
 
 
+def answer(result: CompareResult) -> str:
+    """Say how many numbers clearly differ, of those of which that could be said."""
+    comparable = [row for row in result.rows if None not in row.cells and can_differ(row)]
+    clear = [row for row in comparable if is_apart(row)]
+    n_reports = len(result.reports)
+    all_have = "both reports" if n_reports == 2 else f"all {n_reports} reports"
+    if not comparable:
+        return (
+            f"Nothing that {all_have} have could be called clearly different: no number has an "
+            "interval, and counts of roles are of different heads."
+        )
+    return (
+        f"{len(clear)} of {len(comparable)} numbers and verdicts that {all_have} have, and that "
+        "have an interval or a test, are clearly different."
+    )
+
+
 # --- the terminal ---
 
 
@@ -78,10 +103,9 @@ def compare_report(result: CompareResult, *, verbose: bool = False) -> Iterator[
     shared = [row for row in result.rows if None not in row.cells]
     clear = [row for row in shared if is_apart(row)]
     n_reports = len(result.reports)
-    all_have = "both reports" if n_reports == 2 else f"all {n_reports} reports"
-    counts = f"{len(clear)} of {len(shared)}"
-    answer = f"{counts} numbers and verdicts that {all_have} have are clearly different."
-    yield Text(answer, style="bold")
+    yield Text(answer(result), style="bold")
+    for agreement in result.agreement:
+        yield Text(visible(f"{agreement_sentence(agreement)} {group_words(agreement)}".strip()))
     for report in result.reports:
         yield Text(visible(f"{report.label}  {described(report)}"))
     yield Text("")
@@ -105,7 +129,8 @@ def compare_report(result: CompareResult, *, verbose: bool = False) -> Iterator[
     if not verbose:
         places = " ".join(shlex.quote(visible(report.place)) for report in result.reports)
         hidden = len(result.rows) - len(rows)
-        yield Text(f"\nNext: the other {hidden} rows: headscope compare {places} --verbose", "dim")
+        what = f"the other {hidden} {plural(hidden, 'row')}" if hidden else "controls"
+        yield Text(f"\nNext: {what}: headscope compare {places} --verbose", "dim")
 
 
 def _numbers_table(
@@ -141,6 +166,8 @@ def compare_markdown(result: CompareResult, rules: Iterable[Rule] = ()) -> str:
     lines.append("")
     lines += run_markdown(run_differences(result)) or [SAME]
     lines.append("")
+    for agreement in result.agreement:
+        lines += _agreement_markdown(agreement)
     names = [f"{report.label} {markdown(short_name(report))}" for report in result.reports]
     lines.append(f"| {' | '.join(['section', 'what', *names])} |")
     lines.append(f"| {' | '.join(['---'] * (2 + len(names)))} |")
@@ -150,6 +177,19 @@ def compare_markdown(result: CompareResult, rules: Iterable[Rule] = ()) -> str:
     pages = ["\n".join(lines) + "\n"]
     pages += [diff_markdown(changes, rules) for changes in result.changes]
     return "\n".join(page for page in pages if page)
+
+
+def _agreement_markdown(agreement: Agreement) -> Iterator[str]:
+    """Write how many labels two reports share, all together and by relation and role."""
+    yield markdown(agreement_sentence(agreement))
+    yield ""
+    rows = [
+        (row.what, str(row.first), str(row.other), str(row.shared), ranged(row.kappa, 2))
+        for row in agreement.groups
+    ]
+    if rows:
+        yield from table(("labels", agreement.first, agreement.other, "shared", "kappa"), rows)
+        yield ""
 
 
 def _markdown_cell(cell: ComparedCell | None) -> str:

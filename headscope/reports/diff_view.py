@@ -19,7 +19,7 @@ from headscope.core.safe_text import listed, markdown, visible
 from headscope.core.serialise import to_json
 from headscope.reports.result import Change, CurveChange, DiffResult, Outcome, SetChange
 from headscope.reports.rules import Rule, outcomes_of
-from headscope.show.cells import folded, joined, make_table, table
+from headscope.show.cells import folded, interval_text, joined, make_table, table
 
 _MOST_LABELS = 4  # Labels of one row that are named
 #: Rows of all tables together in the terminal (but 3 of each at least), and of one in Markdown:
@@ -167,8 +167,7 @@ def _number_cells(change: Change) -> tuple[str, str, str, str]:
 def _with_interval(value: float | None, interval: Sequence[float] | None) -> str:
     if interval is None:
         return _number(value)
-    low, high = interval
-    return f"{_number(value)} ({_number(low)} to {_number(high)})"
+    return f"{_number(value)} {interval_text(interval, _number)}"
 
 
 def _number(value: float | None) -> str:

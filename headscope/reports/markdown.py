@@ -13,14 +13,14 @@ from typing import Any
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
-from headscope.pruning.result import Point, PruneResult
+from headscope.pruning.sentences import short_verdict
 from headscope.reports.claims.rule import NOT_YET
 from headscope.reports.claims.view import bar_of
 from headscope.reports.conditions import size_of
 from headscope.reports.diff_view import diff_markdown, ticked
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
-from headscope.show.cells import folded, head_rows, table, tidy, tiny
+from headscope.show.cells import folded, head_rows, model_name, table, tidy, tiny
 from headscope.show.page.template import versions
 from headscope.show.view import KeyNumber, view_of
 
@@ -29,9 +29,12 @@ LINK = "<!-- headscope: link to the page -->"
 
 
 def model_title(report: ReportResult) -> str:
-    """Return the model's name; for the demo, what it is."""
+    """Return the model's name; of a folder its last part, of the demo what it is."""
     name = str(report.provenance["model"]["id"])
-    return "all-MiniLM-L6-v2 (demo)" if name == "demo" else visible(name)
+    if name == "demo":
+        return "all-MiniLM-L6-v2 (demo)"
+    is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
+    return visible(model_name(report) if is_folder else name)
 
 
 def certificate_in(report: ReportResult) -> Any:
@@ -51,7 +54,7 @@ def certificate(report: ReportResult) -> str:
         reasons = report.validate.reasons if report.validate else ["see headscope validate"]
         return f"Validation FAILED, so nothing is reported on this model: {'; '.join(reasons)}."
     return (
-        "Validated: headscope's attention was checked against the model; the last hidden state "
+        "Same numbers as the model: re-run by headscope's own attention, its last hidden state "
         f"differs by at most {tiny(summary.max_abs_hidden)}."
     )
 
@@ -69,8 +72,13 @@ def key_numbers(report: ReportResult, *, claims: bool = True) -> list[tuple[str,
 
 
 def headline(report: ReportResult) -> str:
-    """Say in one sentence how many heads have a role, and how many can go."""
+    """Say how many heads can go, by which method and beside random heads, and how many have a role.
+
+    The numbers are those of the sections, digit for digit.
+    """
     findings = []
+    if report.prune is not None:
+        findings.append(short_verdict(report.prune))
     classified = report.classify
     if classified is not None and classified.heads:
         with_role = sum(bool(head.roles) for head in classified.heads)
@@ -78,30 +86,8 @@ def headline(report: ReportResult) -> str:
         if corpus.startswith("built-in"):
             corpus = f"the {corpus}"
         findings.append(f"{with_role} of {len(classified.heads)} heads have a role on {corpus}")
-    if report.prune is not None:
-        findings += _pruning_finding(report.prune)
-    return f"{'; '.join(findings) or 'What the attention heads of this model do'}."
-
-
-def _pruning_finding(prune: PruneResult) -> Iterator[str]:
-    """Say what is left with about half of the heads removed; nothing if none were removed."""
-    curve = prune.curves[0].points if prune.curves else ()
-    points = [point for point in curve if point.heads_removed]
-    if not points:
-        return
-
-    def distance_to_half(point: Point) -> float:
-        return abs(len(point.heads_removed) / prune.n_heads - 0.5)
-
-    point = min(points, key=distance_to_half)
-    removed = f"{len(point.heads_removed)} of {prune.n_heads} heads removed"
-    if prune.metric == "cosine":
-        yield f"with {removed}, embeddings stay at cosine {point.value.value:.2f} to the original"
-    else:
-        yield (
-            f"with {removed}, {prune.metric} is {point.value.value:.2f} in place of "
-            f"{prune.baseline.value.value:.2f}"
-        )
+    sentences = [f"{finding}." for finding in findings if finding]
+    return " ".join(sentences) or "What the attention heads of this model do."
 
 
 def settings_rows(report: ReportResult) -> list[tuple[str, str, str]]:
@@ -155,10 +141,10 @@ def _lines(
     if report.classify is not None:
         view = view_of("classify")
         blocks = view.blocks(report.classify) if view.blocks else ()
-        yield from folded(view.title, _block_lines(blocks))
+        yield from folded(f"{view.title} ({view.term})", _block_lines(blocks))
     for name, result in report.sections.items():
         for details in view_of(name).more(result):
-            yield from folded(details.title, _block_lines(details.blocks))
+            yield from folded(f"{details.title} ({details.term})", _block_lines(details.blocks))
     if report.left_out:
         left_out = table(("section", "why"), report.left_out.items())
         yield from folded("Left out", left_out)

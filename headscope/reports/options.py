@@ -28,6 +28,9 @@ else:
     Sections = InsightThresholds = object
 
 Settings = Mapping[str, Mapping[str, Any]]  # The arguments of sections, by section
+# How long these take on the demo, beside the steps of sections
+_SECONDS_OF_OWN_TEST = 5.0
+_SECONDS_OF_FILES = 8.0
 _THRESHOLDS = "What decides the claims; the documented ones by default."
 
 
@@ -192,20 +195,24 @@ class InsightsOptions(ClaimsOptions):
                 hint = nearest(name, known, "insights runs")
                 raise WrongOptionError(f"There is no section {name!r} to skip; {hint}")
 
-    def step_names(self) -> tuple[str, ...]:
-        """Return the steps: the sections, then the claims' own test, and transfer last.
+    def step_seconds(self) -> dict[str, float]:
+        """Return the steps: the sections', then the claims' own test, and transfer's last.
 
         Only that test is left if the sections were measured before.
         """
+        own_test = {"insights": _SECONDS_OF_OWN_TEST}
         if self.sections is not None:
-            return ("random heads",)
+            return {"random heads": _SECONDS_OF_OWN_TEST}
         later = ("prune", "transfer")  # prune does not run here
-        steps = [name for name in COMMANDS["insights"].uses if name not in (*later, *self.skip)]
-        if "classify" in steps:
-            steps.append("insights")
+        steps: dict[str, float] = {}
+        for name in COMMANDS["insights"].uses:
+            if name not in (*later, *self.skip):
+                steps |= _steps_of_section(name, self.options_of(name))
+        if "classify" not in self.skip:
+            steps |= own_test
         if "transfer" not in self.skip:
-            steps.append("transfer")
-        return tuple(steps)
+            steps |= _steps_of_section("transfer", self.options_of("transfer"))
+        return steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +234,7 @@ class ReportOptions(ClaimsOptions):
     flags: ClassVar[type | None] = ReportFlags
     examples: ClassVar[tuple[str, ...]] = (
         "headscope report demo -o reports/demo",
-        "headscope report ./my-bert --config configs/quick.toml -o reports/my-bert",
+        "headscope report ./my-bert --config quick -o reports/my-bert",
         'headscope report demo --sentence "The cat sat on the mat." -o out/',
         "headscope report demo --only classify,insights -o reports/demo",
     )
@@ -268,9 +275,15 @@ class ReportOptions(ClaimsOptions):
         chosen = self.only or SECTIONS
         return [name for name in SECTIONS if name in chosen and name not in self.skip]
 
-    def step_names(self) -> tuple[str, ...]:
-        """Return the steps: every section, and writing the files."""
-        return (*self._options_of_sections(), "files")
+    def step_seconds(self) -> dict[str, float]:
+        """Return the steps of every section, and writing the files, with their usual seconds."""
+        steps: dict[str, float] = {}
+        for name, options in self._options_of_sections().items():
+            if name == "insights":  # the other sections are its own, so its own test is left
+                steps["insights"] = _SECONDS_OF_OWN_TEST
+            else:
+                steps |= _steps_of_section(name, options)
+        return {**steps, "files": _SECONDS_OF_FILES}
 
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
         """Return the bytes that the most demanding section holds beside a model of such weights.
@@ -296,6 +309,14 @@ class ReportOptions(ClaimsOptions):
             if options is not None:
                 options_by_section[name] = options
         return options_by_section
+
+
+def _steps_of_section(name: str, options: ModelOptions | None) -> dict[str, float]:
+    """Return the steps of a section, as "classify, model", with the seconds on the demo."""
+    steps = {} if options is None else options.step_seconds()
+    if not steps:
+        return {name: 1.0}
+    return {f"{name}, {step}": seconds for step, seconds in steps.items()}
 
 
 insights = entry(InsightsOptions, InsightsResult, "headscope.reports.claims.run")

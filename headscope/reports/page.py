@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.stack_words import (
@@ -16,6 +16,7 @@ from headscope.analyses.classify.stack_words import (
     results_by_stack,
     role_counts,
 )
+from headscope.core.roles import role_of
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
 from headscope.reports.claims.view import drawn_bars, heading, paper_of
@@ -36,14 +37,30 @@ from headscope.reports.page_heads import (
     section_cards,
 )
 from headscope.reports.result import ReportResult, SamplePatterns
-from headscope.show.blocks import PAGE, Block, Custom, Text, text_table
+from headscope.show.blocks import PAGE, Block, Custom, Details, Text, text_table
 from headscope.show.cells import tidy
 from headscope.show.page.html_blocks import answered, body
 from headscope.show.page.parts import Card, Part
 from headscope.show.page.script_data import page_json
 from headscope.show.page.template import proof, rendered, role_colours, versions
-from headscope.show.view import view_of
+from headscope.show.view import View, view_of
 
+#: Scripts of this page: an idea each; the last puts them together.
+_SCRIPTS = (
+    "pictures.js",
+    "charts.js",
+    "tables.js",
+    "patterns.js",
+    "map.js",
+    "panel.js",
+    "sentence.js",
+    "plane.js",
+    "columns.js",
+    "answers.js",
+    "asking.js",
+    "live.js",
+    "page.js",
+)
 SIDE = 16  # Rows and columns of a head's mean attention
 #: The fields of a card that the script reads.
 _CARD_FIELDS = (
@@ -62,18 +79,33 @@ _CARD_FIELDS = (
 )
 
 
-def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
+class LiveField(NamedTuple):
+    """A field of a live page."""
+
+    label: str
+    text: str = ""  # What it begins with
+
+
+class LivePage(NamedTuple):
+    """What makes a page that of ``headscope serve``."""
+
+    heads: Sequence[str]  # Those that can be switched off
+    first: LiveField
+    second: LiveField
+
+
+def report_html(report: ReportResult, *, live: LivePage | None = None) -> str:
     """Write the page; the same result gives the same text.
 
-    With ``live`` heads it is the page of ``headscope serve``: it asks its own server about
-    sentences and about the model without some of these heads.
+    A ``live`` one is the page of ``headscope serve``: it asks its own server about sentences and
+    about the model without some of its heads.
 
     Strings of models and corpora go into the page through the template's escaping, or as JSON whose
     texts the script shows by textContent. The page's security policy lets only the one script run
     whose hash it states, and nothing be fetched.
     """
     # Heads: a card each, and the numbers that their map can be coloured by.
-    cards = live_cards(report, live) if live else section_cards(report)
+    cards = live_cards(report, live.heads) if live else section_cards(report)
     scales = scales_of(report, cards)
     captions = {scale.key: scale.caption for scale in scales}
     first_head = clearest(cards)
@@ -93,7 +125,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     return rendered(
         "page.html.j2",
         role_colours(),
-        ("pictures.js", "charts.js", "page.js"),
+        _SCRIPTS,
         data=page_json({"live": bool(live), **_data(report, cards, captions, first_head)}),
         live=live,
         means=have_means,
@@ -104,7 +136,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         certificate=visible(certificate(report)),
         warnings=[visible(warning) for warning in warnings_of(report)],
         failed=failed,
-        headline=visible(headline(report)),
+        headline=tidy(visible(headline(report))),
         first=first_head,
         contents=_contents(report, parts, have_heads=bool(rows), have_claims=bool(claims)),
         claims=list(zip(claims, papers, bars, strict=True)),
@@ -117,6 +149,7 @@ def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
         maps=maps,
         map_caption=_MAP_CAPTION if have_means else "One cell a head",
         legend=_legend(report, live=bool(live)),
+        removed=bool(report.provenance["model"].get("removed_heads")),
         samples=[visible(sample.text) for sample in report.samples],
         parts=parts,
         table_header=[("head", False), ("roles", False), *((s.caption, True) for s in scales)],
@@ -180,20 +213,21 @@ def _classified_stacks(report: ReportResult, *, live: bool) -> list[ClassifyResu
     return stacks if live else stacks[:1]
 
 
-def _role_counts(report: ReportResult, *, live: bool) -> list[tuple[str, str, int]]:
-    """Return (key, name, number of heads that have it) of every role."""
+def _role_counts(report: ReportResult, *, live: bool) -> list[tuple[str, str, int, str]]:
+    """Return (key, name, number of heads that have it, what they do) of every role."""
     counts = Counter[tuple[str, str]]()
     for classified in _classified_stacks(report, live=live):
         for key, name, n_heads, *_ in role_counts(classified):
             counts[key, name] += n_heads
-    return [(key, name, n_heads) for (key, name), n_heads in counts.items()]
+    return [
+        (key, name, n_heads, visible(role_of(key).words)) for (key, name), n_heads in counts.items()
+    ]
 
 
 def _legend(report: ReportResult, *, live: bool) -> str:
     """Say what the marks of the map mean."""
     stacks = _classified_stacks(report, live=live)
-    marks = f"{legend(*stacks)}; " if stacks else ""
-    return f"{marks}dashed: removed from the model."
+    return f"{legend(*stacks)}." if stacks else "not classified."
 
 
 # --- what the script reads ------------------------------------------------------------------------
@@ -260,10 +294,10 @@ def _parts(report: ReportResult) -> Iterator[Part]:
     for name, result in report.sections.items():
         view = view_of(name)
         if view.blocks is not None and view.title:
-            yield _folded(name, view.title, view.blocks(result))
+            yield _folded(name, view, view.blocks(result))
         for details in view.more(result):
-            anchor = details.title.lower().replace(" ", "-")
-            yield _folded(anchor, details.title, details.blocks)
+            anchor = (details.term or details.title).lower().replace(" ", "-")
+            yield _folded(anchor, details, details.blocks)
 
     # The key numbers.
     numbers = []
@@ -271,12 +305,22 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         numbers.append((caption, "not measured" if value == "-" else value, control))
     if numbers:
         table = text_table(("number", "this model", "control"), numbers, on=PAGE)
-        yield Part("numbers", "Key numbers", body([table]), wide=True)
+        yield Part(
+            "numbers",
+            "Which numbers to cite?",
+            body([table, Text("In brackets: 95% intervals.", "soft", PAGE)]),
+            wide=True,
+            term="key numbers",
+        )
 
     # How the report was made.
     if report.left_out:
         reasons = [f"{name}: {visible(why)}" for name, why in report.left_out.items()]
-        yield Part("left-out", "Left out", body(Text(reason, on=PAGE) for reason in reasons))
+        yield Part(
+            "left-out",
+            "What is left out, and why?",
+            body(Text(reason, on=PAGE) for reason in reasons),
+        )
     changed = [(section, name, visible(value)) for section, name, value in settings_rows(report)]
     if changed:
         text = f"{len(changed)} settings differ from the defaults."
@@ -285,11 +329,18 @@ def _parts(report: ReportResult) -> Iterator[Part]:
     else:
         text = "Every setting is at its default."
         more = body([])
-    yield Part("settings", "Settings", body([Text(text, on=PAGE)]), more, "These settings")
+    yield Part(
+        "settings",
+        "How was this measured?",
+        body([Text(text, on=PAGE)]),
+        more,
+        "These settings",
+        term="settings",
+    )
 
 
-def _folded(anchor: str, title: str, blocks: Iterable[Block]) -> Part:
+def _folded(anchor: str, titled: View[Any] | Details, blocks: Iterable[Block]) -> Part:
     """Show the answer of a section and its evidence, and fold up the rest."""
     # The arrows of one sentence follow the selected head above: they are not drawn again.
     lead, figure, rest = answered(block for block in blocks if not isinstance(block, Custom))
-    return Part(anchor, title, body([*lead, *figure]), body(rest))
+    return Part(anchor, titled.title, body([*lead, *figure]), body(rest), term=titled.term)

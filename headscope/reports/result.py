@@ -177,6 +177,33 @@ class ComparedRow:
     what: str  # What it is
     #: In the order of the reports; None where one does not say it.
     cells: tuple[ComparedCell | None, ...]
+    #: Of a count of heads with a role: p of the paired test over heads that the counts are equal,
+    #: adjusted over roles; None of other rows, and where the reports are of different heads.
+    p_adjusted: float | None = None
+
+
+@dataclass(frozen=True)
+class SharedLabels:
+    """How many labels of one kind two reports share."""
+
+    what: str  # A relation, a role, or ``all labels``
+    first: int  # Labels of the first report, of those that both could give
+    other: int  # Of the other report
+    shared: int  # Of both
+    #: Cohen's kappa over heads and labels; the interval is the jackknife's, over heads. Unknown
+    #: where a report lists no relations but those with a label.
+    kappa: Estimate
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two reports of the same heads agree on labels, as of two treebanks or seeds."""
+
+    first: str  # Letter of the first report
+    other: str  # Letter of the other one
+    heads: int  # That both have
+    labels: SharedLabels  # Of all kinds
+    groups: tuple[SharedLabels, ...]  # By relation and role, those that either report has
 
 
 @dataclass(frozen=True)
@@ -320,6 +347,8 @@ class CompareResult:
     unlike: tuple[Unlike, ...]
     #: Where rules were asked for: what changed from the first report to each other one.
     changes: tuple[DiffResult, ...] = ()
+    #: The first report's labels beside those of each other one of the same heads.
+    agreement: tuple[Agreement, ...] = ()
     schema: int = SCHEMA  # Version of the JSON's fields
 
     def __repr__(self) -> str:

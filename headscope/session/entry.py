@@ -156,7 +156,7 @@ def _shown_in_notebook(options: ModelOptions) -> Iterator[ModelOptions]:
         return
     from headscope.show.notebook import progress_bar
 
-    with progress_bar(_command_name(type(options)), options.step_names()) as progress:
+    with progress_bar(_command_name(type(options)), options.step_seconds()) as progress:
         yield dataclasses.replace(options, progress=progress)
 
 

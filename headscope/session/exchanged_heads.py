@@ -32,6 +32,7 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
 from headscope.data.corpus import Corpus, as_plain
+from headscope.data.long_texts import left_out_notes
 from headscope.data.token_rows import Padded
 from headscope.data.unshared import lines_without_shared
 from headscope.models.run.formulas import ExchangedHeads, HeadInputs
@@ -177,7 +178,8 @@ class Effects:
         # The unchanged model's outputs in the task, by example, and what results say of the task.
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
-        self.warnings: tuple[str, ...] = ()  # What makes values of the task doubtful
+        #: What makes values doubtful: of the text, and of the task
+        self.warnings = left_out_notes(self.skipped, text.n_sentences, text.name, loaded.max_length)
         if task is not None and self._baseline is not None:
             self.task = EffectTask(
                 name=task.name,
@@ -187,7 +189,7 @@ class Effects:
                 examples=task.n_examples,
                 baseline=task.interval(self._baseline, seed=seed),
             )
-            self.warnings = (*task.notes, *task.doubts(self._baseline))
+            self.warnings += (*task.notes, *task.doubts(self._baseline))
 
     def observe(
         self, see: Callable[[int, HeadInputs, Tensor], None], loaded: LoadedModel | None = None

@@ -117,6 +117,8 @@ class ModelOptions:
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report
     #: Memory that a run holds beside its model, without a second one (:data:`SECOND_MODEL`).
     held: ClassVar[Held] = Held(0.6, 250.0)
+    #: How long steps take, in seconds on the demo: which share of a run is left is told by these.
+    usual_seconds: ClassVar[Mapping[str, float]] = {}
     #: Finds the model from the flags, if the command line may leave it out.
     default_model: ClassVar[Callable[[Mapping[str, Any]], str] | None] = None
     #: Whether a report computes this section in the device's widest type, whatever the others use.
@@ -172,6 +174,10 @@ class ModelOptions:
     def step_names(self) -> tuple[str, ...]:
         """Return the names of the steps under which the run reports progress, in their order."""
         return ()
+
+    def step_seconds(self) -> dict[str, float]:
+        """Return the names of the steps, each with the seconds that it takes on the demo."""
+        return {name: self.usual_seconds.get(name, 1.0) for name in self.step_names()}
 
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from headscope.core.accumulator import Accumulator, Array
-from headscope.core.errors import InputError, ResumeError
+from headscope.core.errors import InputError, ResumeError, UnsavedStateWarning, UnwrittenError
 from headscope.core.files import sha256_of, write_atomically
 from headscope.core.processes import current, process_file
 from headscope.core.safe_text import listed, visible
@@ -116,7 +117,10 @@ class RunState(Generic[S]):
             self.save()
 
     def save(self) -> None:
-        """Write the state now, as one file that is there whole or not at all; without path, not."""
+        """Write the state now, as one file that is there whole or not at all; without path, not.
+
+        Where the disk has no room for it the run goes on without a state, and a warning says so.
+        """
         from safetensors.numpy import save
 
         if self.path is None:
@@ -129,7 +133,16 @@ class RunState(Generic[S]):
                 arrays[f"{name}/{key}"] = np.array(array, order="C")
         meta["passes"] = json.dumps({name: done for name, (done, _) in self._passes.items()})
         meta["sha256"] = _digest(meta, arrays)
-        write_atomically(self.path, save(arrays, metadata=meta))
+        try:
+            write_atomically(self.path, save(arrays, metadata=meta))
+        except UnwrittenError as error:
+            warnings.warn(
+                f"{error} The run goes on, and cannot be resumed later than from what was saved "
+                "before.",
+                UnsavedStateWarning,
+                stacklevel=2,
+            )
+            self.path = None
         now = time.monotonic()
         self._saved_at = now
         self._seconds_to_save = now - start
@@ -144,9 +157,18 @@ def _digest(meta: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
 
 
 def check_resume(state: str | Path | None, resume: bool) -> None:
-    """Refuse to resume a run that was saved nowhere."""
+    """Refuse to resume a run that was saved nowhere, and to overwrite the state of another run."""
     if resume and state is None:
         raise InputError("There is nothing to resume from: give the state file of the run.")
+    if resume or state is None:
+        return
+    saved = process_file(Path(state))
+    if saved.is_file():
+        raise ResumeError(
+            f"{visible(saved)} holds what an interrupted run has measured, and a new run would "
+            "throw it away: give --resume (in Python resume=True) to go on from it, or delete that "
+            "file to start anew."
+        )
 
 
 def open_state(

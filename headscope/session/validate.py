@@ -29,7 +29,7 @@ def require_valid(loaded: LoadedModel, check: bool) -> ValidationSummary:
     if not result.passed:
         raise ValidationFailedError(
             f"{loaded.name} fails validation, so nothing is reported on it: "
-            f"{'; '.join(result.reasons[:3])}. See 'headscope validate {loaded.name}'."
+            f"{result.refusal}. See 'headscope validate {loaded.name}'."
         )
     return ValidationSummary.of(result)
 
@@ -38,8 +38,9 @@ def require_valid(loaded: LoadedModel, check: bool) -> ValidationSummary:
 def validating(loaded: LoadedModel, check: bool) -> Iterator[Future[ValidationSummary]]:
     """Run :func:`require_valid` in a thread while the block runs, which must not touch the model.
 
-    The certificate, or the error, is in the future that is yielded. On a GPU, some of whose
-    settings belong to one thread, it is computed before the block instead.
+    The certificate, or the error, is in the future that is yielded. Where the block itself fails,
+    the certificate's error comes first: it says why a model that is read wrongly could not be read.
+    On a GPU, some of whose settings belong to one thread, it is computed before the block instead.
     """
     if loaded.device != "cpu":
         certificate = Future[ValidationSummary]()
@@ -47,4 +48,22 @@ def validating(loaded: LoadedModel, check: bool) -> Iterator[Future[ValidationSu
         yield certificate
         return
     with ThreadPoolExecutor(1) as thread:
-        yield thread.submit(copy_context().run, require_valid, loaded, check)
+        certificate = thread.submit(copy_context().run, require_valid, loaded, check)
+        try:
+            yield certificate
+        except Exception:
+            certificate.result()
+            raise
+
+
+@contextmanager
+def certificate_first(loaded: LoadedModel, check: bool) -> Iterator[None]:
+    """Run a block that reads the model before it is proven; where it fails, the certificate speaks.
+
+    A model that is read wrongly may break in many places; why it is, only the certificate knows.
+    """
+    try:
+        yield
+    except Exception:
+        require_valid(loaded, check)
+        raise

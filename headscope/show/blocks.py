@@ -40,12 +40,15 @@ class Medium(Flag):
     TERMINAL = auto()
     PAGE = auto()
     VERBOSE = auto()  # In the terminal with --verbose
+    #: In the terminal even after the first table: the answer to an option that was given.
+    ASKED = auto()
 
 
 TERMINAL = Medium.TERMINAL
 PAGE = Medium.PAGE
 BOTH = Medium.TERMINAL | Medium.PAGE
 VERBOSE = Medium.VERBOSE
+ASKED = Medium.TERMINAL | Medium.ASKED
 NOWHERE = Medium(0)
 #: A column of a table: (title, source, form). The source says where a row has the value (an
 #: attribute, an index, or a function of the row), the form how it is written (the number of digits,
@@ -94,6 +97,10 @@ class Series:
     width: float = 1.5  # Of the line
     groups: Sequence[int] = ()  # The number of each point's group, by which it is coloured
     band: Sequence[tuple[float, float]] = ()  # Low and high end at each x, drawn as a band
+
+
+#: In a legend: what dashed lines in the colours of the others are.
+RANDOM_WEIGHTS = Series("dashed: random weights", (), (), colour=GREY, marker="", dash="--")
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,7 @@ class Details:
     title: str
     blocks: Sequence[Block]
     on: Medium = BOTH
+    term: str = ""  # What the field calls it, in grey behind the title
 
 
 @dataclass(frozen=True)

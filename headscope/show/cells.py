@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,8 +67,9 @@ def model_line(result: Any, heads: int | None = None) -> Text:
 
 
 def model_name(result: Any) -> str:
-    """Return the last part of the model's path or id."""
-    return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+    """Return the last part of the model's path or id; of the demo, what it is."""
+    name = str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+    return "all-MiniLM-L6-v2" if name == "demo" else name
 
 
 def frame_csv(frame: pandas.DataFrame) -> str:
@@ -99,8 +100,16 @@ def fields_csv(names: Sequence[str], items: Iterable[Any]) -> str:
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
-    """Write a number with this many digits after the point, or a dash where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"
+    """Write a number with this many digits after the point, or a dash where there is none.
+
+    A rounded zero has no sign.
+    """
+    return "-" if value is None else f"{value:z.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Write a share in percent: ``42.0%``; a dash where there is none."""
+    return "-" if value is None else f"{value:z.{digits}%}"
 
 
 def tiny(value: float | None) -> str:
@@ -120,14 +129,16 @@ def p_text(p: float | None) -> str:
     return "<1e-9" if p is not None and p < 1e-9 else tiny(p)
 
 
-def interval_text(interval: Sequence[float] | None) -> str:
-    """Write a 95% interval, or a dash where there is none."""
-    return f"{interval[0]:.3f}-{interval[1]:.3f}" if interval else "-"
+def interval_text(interval: Sequence[float] | None, form: int | Callable[[float], str] = 3) -> str:
+    """Write a 95% interval: ``[0.910, 0.962]``; a dash where it is unknown.
 
-
-def plus_minus(text: str, half: float | None, form: str = ".3f") -> str:
-    """Append half of an interval, or a standard deviation, to a number; nothing if unknown."""
-    return text if half is None else f"{text} +-{half:{form}}"
+    Intervals are written in this one way everywhere. ``form`` is the number of digits after the
+    point, or the function that writes an end.
+    """
+    if interval is None:
+        return "-"
+    low, high = (decimal(end, form) if isinstance(form, int) else form(end) for end in interval)
+    return f"[{low}, {high}]"
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
@@ -150,15 +161,17 @@ def joined(words: Sequence[str], last: str = "and") -> str:
 
 #: A hyphen that stands for a minus: before a number, and not within a word or a range.
 _MINUS = re.compile(r"(?<![\w.)\]-])-(?=\.?\d)")
+#: An interval, which no line break may tear apart.
+_INTERVAL = re.compile(r"(\[[-+\u2212.\de%]+), ([-+\u2212.\de%]+\])")
 #: What stands for a sign in plain text, longer ones first.
 _SIGNS = {"+-": "±", "W_Q W_K^T": "W_QW_Kᵀ", "W_V W_O": "W_VW_O", "^T": "ᵀ", "R^2": "R²", "^2": "²"}
 
 
 def tidy(text: str) -> str:
-    """Write signs as print has them: a true minus, ±, R² and ᵀ."""
+    """Write signs as print has them: a true minus, ±, R² and ᵀ; an interval stays on one line."""
     for plain, sign in _SIGNS.items():
         text = text.replace(plain, sign)
-    return _MINUS.sub("\u2212", text)
+    return _INTERVAL.sub("\\1,\u00a0\\2", _MINUS.sub("\u2212", text))
 
 
 def short(value: float) -> str:

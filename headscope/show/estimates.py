@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from headscope.show.cells import decimal, model_line
+from headscope.show.cells import decimal, interval_text, model_line
 from headscope.stats.effects import Effect
 from headscope.stats.estimate import Estimate
 
 
-def ranged(number: Estimate | None, digits: int = 3) -> str:
-    """Write a number with its interval in brackets; without the interval if it is unknown."""
+def ranged(number: Estimate | None, form: int | Callable[[float], str] = 3) -> str:
+    """Write a number with its interval: ``0.941 [0.910, 0.962]``; alone if that is unknown.
+
+    ``form`` is the number of digits after the point, or the function that writes each number.
+    """
     if number is None or number.value is None:
         return "-"
-    text = decimal(number.value, digits)
+    text = decimal(number.value, form) if isinstance(form, int) else form(number.value)
     if number.interval is None:
         return text
-    low, high = number.interval
-    return f"{text} [{decimal(low, digits)}, {decimal(high, digits)}]"
+    return f"{text} {interval_text(number.interval, form)}"
 
 
 def compared(gap: Estimate | None, other: str) -> str:
@@ -31,7 +34,8 @@ def compared(gap: Estimate | None, other: str) -> str:
     if low <= 0 <= high:
         return f"no different from {other}"
     direction = "above" if low > 0 else "below"
-    return f"{direction} {other} by {abs(gap.value):.3f} +-{gap.half_width:.3f}"
+    size = gap if gap.value > 0 else Estimate(-gap.value, -high, -low)
+    return f"{direction} {other} by {ranged(size)}"
 
 
 def cosine_text(effect: Effect | None, digits: int = 4) -> str:

@@ -11,6 +11,7 @@ import importlib
 import io
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import BoundaryNorm
+from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -36,7 +37,7 @@ from headscope.show.blocks import (
     Panels,
     Series,
 )
-from headscope.show.cells import head_rows, model_name, tidy
+from headscope.show.cells import decimal, head_rows, model_name, tidy
 from headscope.show.style import formats_to_draw
 from headscope.show.terminal import matrix_cell
 from headscope.stats.estimate import Estimate
@@ -87,7 +88,7 @@ def _panels_figure(block: Panels) -> Figure:
     has_matrix = any(isinstance(panel, Matrix) for panel in block.panels)
     same_number = len(y_captions) == 1 and not has_matrix
     n_rows = math.ceil(len(block.panels) / block.across)
-    grid = figure.subplots(n_rows, block.across, sharey=same_number)
+    grid = figure.subplots(n_rows, block.across, sharex=_same_bars(block), sharey=same_number)
     for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
         if isinstance(panel, Chart):
             chart_on(axes, panel)
@@ -108,6 +109,16 @@ def _panels_figure(block: Panels) -> Figure:
     return figure
 
 
+def _same_bars(block: Panels) -> bool:
+    """Whether all panels are bars of one number, whose lengths can be compared across panels."""
+    charts = [panel for panel in block.panels if isinstance(panel, Chart)]
+    kinds: set[str] = set()
+    for chart in charts:
+        kinds |= {series.kind for series in chart.series}
+    one_number = len({chart.x for chart in charts}) == 1
+    return len(charts) == len(block.panels) and kinds == {"bars"} and one_number
+
+
 def _handles_by_label(figure: Figure) -> dict[str, Any]:
     """Return what a legend of all panels shows: each label once, as the first panel draws it."""
     handles: dict[str, Any] = {}
@@ -121,16 +132,43 @@ def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool =
     """Draw a number of every head as the colour of its cell; with ``text``, write it there too."""
     rows = head_rows(block.values)
     grid = np.array([values for _, values in rows], dtype=float)  # None becomes NaN
-    image = axes.imshow(grid, aspect="auto", cmap="viridis")
+    image = axes.imshow(grid, aspect="auto", **_colours_of(grid))
     label_grid(axes, len(rows), grid.shape[1], [layer for layer, _ in rows])
     if text:
         for (layer, head), value in np.ndenumerate(grid):
             if np.isfinite(value):
-                number = f"{value:.{block.digits}f}"
+                number = tidy(decimal(value, block.digits))
                 cell_text(axes, layer, head, number, colour=image.to_rgba(value), size=6.5)
     if legend:
         small_colour_bar(axes.figure, image, axes, block.legend, 0.03)
-    axes.set_title(block.title, fontsize=10)
+    axes.set_title(_wrapped(block.title, axes), fontsize=10)
+
+
+#: Below zero orange, at zero white, above it blue.
+_SIGNED = LinearSegmentedColormap.from_list("signed", (VERMILION, "#FFFFFF", BLUE))
+
+
+def _colours_of(grid: np.ndarray, one_sign: str = "viridis") -> dict[str, Any]:
+    """Return how imshow colours numbers: those of both signs by two colours that meet at zero.
+
+    Numbers of one sign are coloured by matplotlib's colours of the name ``one_sign``.
+    """
+    known = grid[np.isfinite(grid)]
+    if known.size and known.min() < 0 < known.max():
+        most = float(np.abs(known).max())
+        return {"cmap": _SIGNED, "vmin": -most, "vmax": most}
+    return {"cmap": one_sign}
+
+
+def _wrapped(title: str, axes: Axes) -> str:
+    """Break a title of 10 points into lines that are no wider than its figure."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    lines = tidy(title).split("\n")
+    return "\n".join(
+        textwrap.fill(line, int(11.5 * figure.get_figwidth()), break_on_hyphens=False)
+        for line in lines
+    )
 
 
 def chart_on(axes: Axes, chart: Chart) -> None:
@@ -150,8 +188,9 @@ def chart_on(axes: Axes, chart: Chart) -> None:
     # Levels are values of y: of bars, which lie, these are on the horizontal axis.
     level_line = axes.axvline if has_bars else axes.axhline
     x_level_line = axes.axhline if has_bars else axes.axvline
-    _lines_across(level_line, chart.levels)
-    _lines_across(x_level_line, chart.x_levels)
+    dashes = itertools.cycle(("--", ":", "-."))  # goes on, so that no two lines look alike
+    _lines_across(level_line, chart.levels, dashes)
+    _lines_across(x_level_line, chart.x_levels, dashes)
     if has_bars and chart.levels:
         axes.legend(fontsize=7, frameon=False)
 
@@ -206,11 +245,12 @@ def _points_on(axes: Axes, series: Series) -> None:
             axes.vlines(series.x[i], *estimate.interval, color=series.colour, lw=1)
 
 
-def _lines_across(draw_line: Callable[..., Any], levels: Mapping[str, float] | None) -> None:
-    """Draw a named line at each level, dashed, dotted or both."""
-    dashes = itertools.cycle(("--", ":", "-."))
-    for (name, level), dash in zip((levels or {}).items(), dashes, strict=False):
-        draw_line(level, color="0.3", lw=1, ls=dash, label=name)
+def _lines_across(
+    draw_line: Callable[..., Any], levels: Mapping[str, float] | None, dashes: Iterator[str]
+) -> None:
+    """Draw a named line at each level, with the next of the dashes."""
+    for name, level in (levels or {}).items():
+        draw_line(level, color="0.3", lw=1, ls=next(dashes), label=name)
 
 
 def _name_ticks(axes: Axes, names: Sequence[str]) -> None:
@@ -240,11 +280,8 @@ def _matrix_on(axes: Axes, matrix: Matrix) -> None:
     n_tokens = len(names)
     rows = [row[:n_tokens] for row in matrix.values[:n_tokens]]
     values = np.array(rows, dtype=float)  # None becomes NaN
-    low = 0.0 if matrix.weights else float(np.nanmin(values))
-    high = 1.0 if matrix.weights else float(np.nanmax(values))
-    if not high > low:
-        high = low + 1
-    image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high)
+    weights: dict[str, Any] = {"cmap": "Blues", "vmin": 0.0, "vmax": 1.0}
+    image = axes.imshow(values, **(weights if matrix.weights else _colours_of(values, "Blues")))
     axes.set_xticks(range(n_tokens), names, fontsize=7, rotation=60, ha="right")
     axes.set_yticks(range(n_tokens), names, fontsize=7)
     axes.set_title(f"{matrix.title} (queries down)", fontsize=9)
@@ -321,7 +358,9 @@ def plain_axes(
     """Give axes their captions in small letters, and no frame above and on the right."""
     axes.set_xlabel(tidy(x), fontsize=8)
     axes.set_ylabel(tidy(y), fontsize=8)
-    axes.set_title(tidy(title), fontsize=title_size)
+    figure = axes.get_figure(root=True)
+    is_alone = figure is not None and len(figure.axes) == 1
+    axes.set_title(_wrapped(title, axes) if is_alone else tidy(title), fontsize=title_size)
     axes.tick_params(labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
 

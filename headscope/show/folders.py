@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headscope.core.disk import need_room
 from headscope.core.errors import InputError
 from headscope.core.files import clear_parts, locked, write_set
 from headscope.show.style import FORMATS
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def ready_folder(folder: Path | None) -> Iterator[None]:
+def ready_folder(folder: Path | None, room: int = 0) -> Iterator[None]:
     """Make the folder before a long run starts, and delete it again if it stays empty.
 
-    While the block runs the folder is locked, so that another run that names it is refused.
+    While the block runs the folder is locked, so that another run that names it is refused. A disk
+    that has no ``room`` for so many bytes is refused too.
     """
     if folder is None:
         yield
@@ -34,6 +36,7 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
         ) from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"The folder {folder} cannot be written to; choose another with -o.")
+    need_room(folder, room, "what the run writes")
     try:
         with locked(folder) as is_ours:
             if not is_ours:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,14 +26,14 @@ from headscope.show.cells import head_rows, model_name, tidy
 from headscope.show.view import view_of
 
 _SECONDS = 0.5  # Between two updates of the bar
-_BAR = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
+_BAR = Markup('<progress value="{:.3f}" max="1"></progress> {}, {} ({})')
 #: The command whose bar is shown at the moment, or none: a command that it calls shows no bar.
 _running: list[str] = []
 _CELL_STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
 
 
 @contextmanager
-def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None]:
+def progress_bar(command: str, usual_seconds: Mapping[str, float]) -> Iterator[Progress | None]:
     """Show below a notebook's cell how far a run has come, until it ends.
 
     Yields the function that the run tells its progress; None outside of notebooks, and while the
@@ -45,7 +45,7 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
     if _running or get_ipython() is None:
         yield None
         return
-    steps = Steps(names)
+    steps = Steps(usual_seconds)
     updated_at = 0.0
     html: Any = HTML
     bar: Any = display(html(""), display_id=True)  # type: ignore[no-untyped-call]
@@ -56,7 +56,8 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
         steps.tell(step, done, total)
         if time.monotonic() - updated_at > _SECONDS:
             updated_at = time.monotonic()
-            bar.update(html(_BAR.format(steps.share or 0.0, command, steps.title())))
+            line = _BAR.format(steps.share or 0.0, command, steps.sentence(), steps.times())
+            bar.update(html(line))
 
     try:
         yield tell

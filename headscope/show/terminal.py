@@ -28,6 +28,7 @@ from headscope.show.blocks import (
     HeadMap,
     HeadMarks,
     Matrix,
+    Medium,
     Table,
     Text,
     table_cells,
@@ -79,8 +80,9 @@ def terminal(
 ) -> Iterator[RenderableType]:
     """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``.
 
-    The answer comes first: after the first map or table only sentences are shown, and what is left
-    out is counted at the end. All is shown if ``complete``, by default with --verbose.
+    The answer comes first: after the first map or table only sentences are shown, and tables that
+    an option asked for; what is left out is counted at the end. All is shown if ``complete``, by
+    default with --verbose.
     """
     if complete is None:
         complete = is_verbose()
@@ -117,7 +119,8 @@ def _is_left_out(block: Block, has_table: bool) -> bool:
         # A soft sentence that the page has too is the legend of a table that is left out.
         is_legend = block.style == "soft" and block.on != TERMINAL
         return has_table and is_legend
-    return has_table and not isinstance(block, HeadMarks)
+    was_asked_for = Medium.ASKED in block.on
+    return has_table and not was_asked_for and not isinstance(block, HeadMarks)
 
 
 def _drawn(block: Block) -> Iterator[RenderableType]:
@@ -127,7 +130,9 @@ def _drawn(block: Block) -> Iterator[RenderableType]:
     elif isinstance(block, Custom):
         yield rich_text.Text(block.text)
     elif isinstance(block, Details):
-        yield rich_text.Text(block.title, style="bold underline")
+        yield rich_text.Text.assemble(
+            (block.title, "bold underline"), (f" {block.term}" if block.term else "", "dim")
+        )
         yield from terminal(block.blocks, spaced=False, complete=True)
     elif isinstance(block, Table):
         if block.title:

@@ -6,7 +6,7 @@ Most commands describe their result as blocks and make their view by :func:`view
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,6 +14,7 @@ from headscope.commands import COMMANDS
 from headscope.core.safe_text import visible
 from headscope.show.blocks import TERMINAL, Text
 from headscope.show.cells import frame_csv, to_csv
+from headscope.show.command_lines import following
 from headscope.show.folders import folder_files
 from headscope.stats.estimate import Estimate
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _NO_NUMBER = Estimate(None)
+NOT_TESTABLE = "not testable"  # In place of a count, where a corpus cannot show a role
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class KeyNumber:
     text: str  # This model's value, with its interval
     control: str = "-"  # The value of the control, such as random weights; "-" if there is none
     number: Estimate = _NO_NUMBER  # The value itself, if ``text`` is about a number
+    #: The role that heads are counted of, with its stack (``cross:sharp``); empty for others.
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ class View(Generic[R]):
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
     #: Numbers that ``headscope compare`` shows before the key numbers; a report has them elsewhere.
     compared: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
-    title: str = ""  # On the page
+    title: str = ""  # On the page: the question that it answers
+    term: str = ""  # What the field calls it, in grey behind the title
     blocks: Callable[[R], Iterable[Block]] | None = None  # The result as blocks
 
 
@@ -110,13 +115,15 @@ def view(
     return View(human, files, more=more, title=title, blocks=blocks, **fields)
 
 
-def next_step(result: Any, why: str, command: str) -> Text:
-    """End a command's screen with one command to try on the same model.
+def next_step(result: Any, why: str, command: str, *, without: Collection[str] = ()) -> Text:
+    """End a command's screen with one command to try on the same model, task and data.
 
-    ``{}`` in ``command`` is the model: ``"classify {} --ablate"``.
+    ``{}`` in ``command`` is the model: ``"classify {} --ablate"``. What it shares with the command
+    that was run is added, but the options ``without``.
     """
     model = shlex.quote(visible(str(result.provenance["model"]["id"])))
-    return Text(f"Next: {why} headscope {command.format(model)}", on=TERMINAL)
+    line = following(result.provenance.get("command", ""), command.format(model), without=without)
+    return Text(f"Next: {why} headscope {visible(line)}", on=TERMINAL)
 
 
 def view_of(section: str) -> View[Any]:

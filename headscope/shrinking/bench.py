@@ -93,7 +93,7 @@ class Bench:
         self.seed = seed
         self._folder = folder
         self._n_folders = 0
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         #: The whole model's outputs for the evaluation data
         self._full_outputs = task.outputs(full_model, all_metrics=True)
         #: The whole model's metric on resampled examples, for intervals
@@ -167,7 +167,7 @@ class Bench:
         rows = self.task.rows
         batches = (
             padded([rows[i] for i in indices], model.pad_id, model.device)
-            for indices in length_batches(rows, self._batch_size, order_seed)
+            for indices in length_batches(rows, self.batch_size, order_seed)
         )
         return self._compared(self.task.outputs_of(served, batches))
 
@@ -195,7 +195,7 @@ class Bench:
         rows = self.task.rows
         largest = 0.0
         difference = 0.0
-        for indices in typical_batches(rows, self._batch_size):
+        for indices in typical_batches(rows, self.batch_size):
             batch = padded([rows[i] for i in indices], model.pad_id, model.device)
             batch_states, _ = served(*batch.inputs)  # [texts, pos, d_model]
             for i, beside_others in zip(indices[:ALONE], batch_states, strict=False):
@@ -225,14 +225,14 @@ class Bench:
         rows = self.task.rows
         full = (self.full_model, self.full_model, rows)  # model, what runs it, texts
         smaller = None if served is self.full_model else (model, served, rows)
-        return times(full, smaller, batch_size=self._batch_size, longer=longer)
+        return times(full, smaller, batch_size=self.batch_size, longer=longer)
 
     def times_together(self, served_forms: Sequence[Served]) -> TimedTogether:
         """Time forms of the whole model in turns with torch and with each other."""
         rows = self.task.rows
         full = (self.full_model, self.full_model, rows)
         forms = [(self.full_model, served, rows) for served in served_forms]
-        return timed_together(full, forms, batch_size=self._batch_size)
+        return timed_together(full, forms, batch_size=self.batch_size)
 
     # --- all of it ------------------------------------------------------------------------------
 

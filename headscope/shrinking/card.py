@@ -18,6 +18,7 @@ from headscope.removal.card import (
     card_text,
     hub_task,
     inherited_header,
+    is_cross_encoder,
     sentence_code,
     table,
     transformers_code,
@@ -26,30 +27,34 @@ from headscope.removal.card import (
 from headscope.show import blocks as b
 from headscope.show.figures import figure_files, figures_of
 from headscope.shrinking.result import ShrinkResult
-from headscope.shrinking.serving import Form
+from headscope.shrinking.serving import TORCH, Form
 from headscope.shrinking.view import answer, blocks, picture
 
-#: Arguments by which sentence-transformers opens a folder in each runtime.
-_BACKENDS = {
-    "torch": "",
-    "onnxruntime": ', backend="onnx"',
-    "openvino": ', backend="openvino"',
-}
+#: The runtimes that sentence-transformers opens a folder in, by its own name and extra for them.
+_BACKENDS = {"onnxruntime": "onnx", "openvino": "openvino"}
+#: Why the code of a backend may not run beside headscope.
+_OWN_ENVIRONMENT = """# pip install 'sentence-transformers[EXTRA]', in an environment of its own:
+# optimum, which it brings, excludes the transformers that headscope needs
+"""
 #: Code that opens a runtime's file without sentence-transformers.
 _ALONE = {
-    "onnxruntime": """import onnxruntime
+    "onnxruntime": """# pip install onnxruntime transformers
+import onnxruntime
 import transformers
 
-session = onnxruntime.InferenceSession("FOLDER/onnx/model.onnx")
-inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
+session = onnxruntime.InferenceSession("FOLDER/FILE")
+tokenizer = transformers.AutoTokenizer.from_pretrained("FOLDER")
+inputs = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="np")
 asked = {item.name: inputs[item.name].astype("int64") for item in session.get_inputs()}
 OUTPUT = session.run(None, asked)[0]
 print(OUTPUT)""",
-    "openvino": """import openvino
+    "openvino": """# pip install openvino transformers
+import openvino
 import transformers
 
-model = openvino.Core().compile_model("FOLDER/openvino/openvino_model.xml", "CPU"SETTING)
-inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
+model = openvino.Core().compile_model("FOLDER/FILE", "CPU"SETTING)
+tokenizer = transformers.AutoTokenizer.from_pretrained("FOLDER")
+inputs = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="np")
 names = [port.get_any_name() for port in model.inputs]
 OUTPUT = model({name: inputs[name].astype("int64") for name in names})[0]
 print(OUTPUT)""",
@@ -131,25 +136,52 @@ def _remarks(result: ShrinkResult) -> list[str]:
     ]
 
 
-def snippets(form: Form, model: LoadedModel, *, sentences: bool, opens: str = "") -> list[str]:
+def snippets(
+    form: Form, model: LoadedModel, *, sentences: bool, opens: str = "", file: str = ""
+) -> list[str]:
     """Return one or two pieces of Python that open a folder's file in some form.
 
-    ``sentences``: whether sentence-transformers opens the folder, as the first piece then does.
+    Of another runtime than torch the first piece needs that runtime alone.
+
+    ``sentences``: whether sentence-transformers opens the folder, as one piece then does.
     ``opens`` says what opens ``model.safetensors``: transformers alone, with the folder's own code,
-    or with headscope.
+    or with headscope. ``file`` is the path in the folder, where that is not the one that a saved
+    folder has.
     """
-    codes: list[str] = []
-    in_float32 = form == Form("openvino", "float32")
+    if form == TORCH:
+        by_sentences = [sentence_code(model)] if sentences else []
+        return [*by_sentences, transformers_code(model, opens)]
+    codes = [_runtime_code(form, model, file or form.default_file)]
     if sentences:
-        options = _BACKENDS[form.runtime]
-        if in_float32:
-            options += f', model_kwargs={{"ov_config": {_FLOAT32}}}'
-        codes.append(sentence_code(model, options))
-    if form.runtime in _ALONE:
-        setting = f", {_FLOAT32}" if in_float32 else ""
-        output = "logits" if model.task_head else "embeddings"
-        code = _ALONE[form.runtime].replace("SETTING", setting).replace("OUTPUT", output)
-        codes.append(code)
-    else:
-        codes.append(transformers_code(model, opens))
+        codes.append(_backend_code(form, model, file))
     return codes
+
+
+def _runtime_code(form: Form, model: LoadedModel, file: str) -> str:
+    """Return the Python that opens FOLDER by the runtime of a form and runs a text."""
+    code = _ALONE[form.runtime].replace("FILE", file)
+    code = code.replace("SETTING", f", {_FLOAT32}" if _asks_for_float32(form) else "")
+    texts = '["A sentence."]'
+    if is_cross_encoder(model):
+        texts = f'{texts}, ["Another one."]'
+    code = code.replace("TEXTS", texts)
+    return code.replace("OUTPUT", "logits" if model.task_head else "embeddings")
+
+
+def _backend_code(form: Form, model: LoadedModel, file: str) -> str:
+    """Return the Python that opens FOLDER by sentence-transformers in the runtime of a form."""
+    backend = _BACKENDS[form.runtime]
+    settings: list[str] = []
+    if file:
+        settings.append(f'"file_name": "{file}"')
+    if _asks_for_float32(form):
+        settings.append(f'"ov_config": {_FLOAT32}')
+    options = f', backend="{backend}"'
+    if settings:
+        options += f", model_kwargs={{{', '.join(settings)}}}"
+    return _OWN_ENVIRONMENT.replace("EXTRA", backend) + sentence_code(model, options)
+
+
+def _asks_for_float32(form: Form) -> bool:
+    """Whether openvino is to be told to compute as the file is written."""
+    return form == Form("openvino", "float32")

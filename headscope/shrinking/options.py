@@ -65,6 +65,13 @@ class ShrinkOptions(RunOptions):
 
     default_model: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(_made_of)
     held: ClassVar[Held] = Held(6.0, 900.0)
+    usual_seconds: ClassVar[Mapping[str, float]] = {
+        "whole model": 40.0,
+        "choosing a size": 4.0,
+        "choosing layers": 10.0,
+        "choosing neurons": 4.0,
+        "smaller model": 30.0,
+    }
     examples: ClassVar[tuple[str, ...]] = (
         "headscope shrink demo",
         "headscope shrink demo --data dev.txt --text train.txt --speed 6 --save small",
@@ -143,8 +150,13 @@ class ShrinkOptions(RunOptions):
         ),
     ] = None
     batch_size: Annotated[
-        int, Option(help="Texts that are run together while models are timed.", at_least=1)
-    ] = 32
+        int | None,
+        Option(
+            help="Texts that are run together while models are timed. Default: 32, fewer of a "
+            "large model.",
+            at_least=1,
+        ),
+    ] = None
     limit: Annotated[
         int | None,
         Option(help="Only so many examples of the data, chosen at random.", at_least=2),
@@ -178,7 +190,7 @@ class ShrinkOptions(RunOptions):
         return self.target is not None or self.max_drop is not None
 
     def check(self) -> None:
-        """Refuse two targets, and a check that would save something or has no target."""
+        """Refuse two targets, and a save or a check that has none."""
         targets = [name for name in ("speed", "ms", "mb") if getattr(self, name) is not None]
         if len(targets) > 1:
             named = " and ".join(f"${name}" for name in targets)
@@ -191,6 +203,11 @@ class ShrinkOptions(RunOptions):
             raise OptionError(
                 "$check_folder needs something to hold: $speed, $ms, $mb or $max_drop."
             )
+        if self.save is not None and not self.searches:
+            raise OptionError(
+                "Nothing says which model $save is to keep: give $max_drop, the most that may be "
+                "lost, or a target ($speed, $ms, $mb)."
+            )
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps of a run."""
@@ -199,3 +216,13 @@ class ShrinkOptions(RunOptions):
         size = ("choosing a size",) if self.target is not None else ()
         search = ("choosing layers", "choosing neurons", "distilling", "smaller model")
         return ("whole model", *size, *search)
+
+    def step_seconds(self) -> dict[str, float]:
+        """Return the steps with their usual seconds; training takes the minutes that it is given.
+
+        That is for one size. How many are tried shows only as they miss the target.
+        """
+        seconds = super().step_seconds()
+        if "distilling" in seconds:
+            seconds["distilling"] = max(60.0 * self.minutes, 1.0)
+        return seconds

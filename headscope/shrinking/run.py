@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 
-from headscope.artefacts.saving import check_target
-from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
+from headscope.artefacts.saving import failure_with, need_room_for, reserved
+from headscope.core.disk import need_room
+from headscope.core.errors import ArtefactError, InputError, InterruptedRunError, UnwrittenError
 from headscope.core.serialise import SCHEMA
 from headscope.models.anatomy.feed_forward import has_experts
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
+from headscope.removal.times import affordable_batch
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -29,20 +31,36 @@ from headscope.shrinking.ladder import Ladder
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.saving import measured_folder, save
-from headscope.shrinking.serving import installed_runtimes, lacks_vnni, need_runtimes
+from headscope.shrinking.serving import (
+    FORMS,
+    installed_runtimes,
+    lacks_vnni,
+    need_runtimes,
+    room_of_forms,
+)
 from headscope.shrinking.text import Texts, read_all
 from headscope.stats.confirm import need_examples
+
+BATCH_SIZE = 32  # Texts that are run together while models are timed; fewer of a large model
+#: The least share of a model's weights that a smaller one can be expected to have, for a first look
+#: at the room on the disk.
+_SMALLEST_SHARE = 0.1
 
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     """Measure the whole model in every form; go on to smaller ones where a target asks for it."""
+    with reserved(options.save, by="shrink"):
+        return _run(model, options)
+
+
+def _run(model: Model, options: ShrinkOptions) -> ShrinkResult:
+    """Open, prove, measure, and save where that was asked for."""
     # open
     need_runtimes(options.runtimes or ())
-    if options.save is not None:
-        check_target(options.save)
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     texts = _read(options, loaded)
     _check_readable(loaded, options)
+    need_room_for(loaded, options.save, smallest_share=_SMALLEST_SHARE)
 
     # prove
     validation = require_valid(loaded, options.validate)
@@ -53,12 +71,15 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     if options.max_drop is not None:
         need_examples(task.n_examples, task.data.name)
     with tempfile.TemporaryDirectory() as folder:
+        runtimes = _runtimes(loaded, options)
+        forms = [form for form in FORMS if form.runtime in runtimes]
+        need_room(Path(folder), room_of_forms(loaded, forms), "every form of the whole model")
         bench = Bench(
             loaded,
             task,
             texts,
             Path(folder),
-            batch_size=options.batch_size,
+            batch_size=options.batch_size or affordable_batch(loaded, task.rows, BATCH_SIZE),
             seed=options.seed,
         )
         if options.max_drop is not None:
@@ -137,17 +158,14 @@ def _climbed(bench: Bench, options: ShrinkOptions, validation: ValidationSummary
     Raises
     ------
     ArtefactError
-        If a target was given and nothing reaches it; with what was measured.
+        If a target was given and nothing reaches it, or a file could not be written; with what was
+        measured.
     InterruptedRunError
         On Ctrl-C, with what was measured before.
     """
-    runtimes = tuple(dict.fromkeys(options.runtimes or ()))  # each once
-    if not runtimes:  # no graph holds what writes token by token
-        writes = bench.full_model.task_head in ("seq2seq", "causal")
-        runtimes = ("torch",) if writes else installed_runtimes()
     ladder = Ladder(
         bench,
-        runtimes,
+        _runtimes(bench.full_model, options),
         target=options.target,
         max_drop=options.max_drop,
         minutes=options.minutes,
@@ -174,13 +192,27 @@ def _climbed(bench: Bench, options: ShrinkOptions, validation: ValidationSummary
             raise
         ladder.stopped = "The run was interrupted; these were measured before."
         raise InterruptedRunError(result_so_far()) from None
+    except UnwrittenError as error:  # a file of another runtime had no room
+        if not ladder.models:
+            raise
+        raise ArtefactError(str(error), result=result_so_far()) from error
     result = result_so_far()
     if options.save is not None and ladder.files is not None and ladder.reached:
         options.tell("saving", 0, 1)
-        result = save(ladder.files, ladder.form, result, bench, Path(options.save))
+        with failure_with(result):
+            result = save(ladder.files, ladder.form, result, bench, Path(options.save))
     if options.searches and not ladder.reached:
         raise ArtefactError(ladder.stopped, result=result)
     return result
+
+
+def _runtimes(loaded: LoadedModel, options: ShrinkOptions) -> tuple[str, ...]:
+    """Return the runtimes that a model is measured in: those asked for, or all that are there."""
+    asked_for = tuple(dict.fromkeys(options.runtimes or ()))  # each once
+    if asked_for:
+        return asked_for
+    writes = loaded.task_head in ("seq2seq", "causal")  # no graph holds what writes token by token
+    return ("torch",) if writes else installed_runtimes()
 
 
 def _result(
@@ -203,7 +235,7 @@ def _result(
         higher_is_better=task.higher_is_better,
         examples=task.n_examples,
         data=task.data.name,
-        batch_size=options.batch_size,
+        batch_size=bench.batch_size,
         threads=torch.get_num_threads(),
         cores=os.cpu_count() or 0,
         target=options.target,

@@ -21,6 +21,7 @@ import torch
 from headscope.artefacts.onnx_graph import check_exportable
 from headscope.artefacts.saving import whole_folder, write_model
 from headscope.artefacts.sentence_outputs import check_embeds
+from headscope.core.disk import need_room, writing
 from headscope.core.errors import ArtefactError, InputError
 from headscope.core.saved_config import MANIFEST
 from headscope.data.examples import read_texts
@@ -42,6 +43,7 @@ from headscope.shrinking.serving import (
     Form,
     files_of_graph,
     need_runtimes,
+    room_of_forms,
 )
 from headscope.tasks.text_rows import tokenised
 
@@ -72,7 +74,7 @@ def save(
     best = result.best
     full_model = bench.full_model
     assert best is not None
-    with whole_folder(folder) as temporary:
+    with whole_folder(folder, by="shrink") as temporary:
         # the model, and its file of another runtime
         opens = write_model(
             files.model,
@@ -93,8 +95,7 @@ def save(
             raise ArtefactError(
                 f"The model written for {folder}, opened again, has {measured:.4g} of "
                 f"{result.metric} where {best.value.value:.4g} was measured, so the folder was not "
-                "kept; please report this.",
-                result=result,
+                "kept; please report this."
             )
 
         # the card, which says how to open it
@@ -205,10 +206,13 @@ def _form_of(folder: Path) -> Form:
     )
 
 
-def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) -> str:
-    """Write a file in another form into a model's folder; returns a sentence about it.
+def write_beside(
+    folder: Path, runtime: str, precision: str, text: Path | None
+) -> tuple[str, list[str]]:
+    """Write a file in another form into a model's folder.
 
-    ``text`` calibrates 8 bits, and the file is compared with the model on it.
+    ``text`` calibrates 8 bits, and the file is compared with the model on it. Returns a sentence
+    about the file, and the Python that opens it: by its runtime, and by sentence-transformers.
 
     Raises
     ------
@@ -219,10 +223,11 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
     form = Form(runtime, precision)
     model = load(str(folder), task_head="auto")
     check_exportable(model)
+    need_room(folder, room_of_forms(model, [form]), "the file, with the graph it is made from,")
     rows = _calibration_rows(model, text)
     texts = [padded([row], model.pad_id, model.device) for row in rows]
     target = folder / form.file
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+    with writing(target), tempfile.TemporaryDirectory(dir=folder) as temporary:
         files = Files(model, Path(temporary), texts)
 
         # the outputs of the file, opened again, and of the model
@@ -243,10 +248,13 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
         for file in files_of_graph(files.path(form)):
             os.replace(file, target.parent / file.name)
     megabytes = sum(file.stat().st_size for file in files_of_graph(target)) / 1e6
-    return (
+    sentence = (
         f"Wrote {target} ({megabytes:.1f} MB): outputs of {len(batch.index)} texts differ from the "
         f"model's in torch by {difference:.2g} at most."
     )
+    sentences = (folder / MODULES).is_file()
+    codes = snippets(form, model, sentences=sentences, file=form.file)
+    return sentence, [in_folder(code, str(folder)) for code in codes]
 
 
 def _calibration_rows(model: LoadedModel, text: Path | None) -> list[Row]:

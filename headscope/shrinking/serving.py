@@ -25,7 +25,7 @@ import io
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,8 @@ from headscope.artefacts.runtime_files import (
     RuntimeFile,
     without_telemetry,
 )
-from headscope.core.errors import InputError, UnsupportedModelError, reason
+from headscope.core.disk import writing
+from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
 from headscope.data.token_rows import Padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.shrinking.options import RUNTIMES
@@ -158,15 +159,14 @@ class Files:
         path = self._written.get(form, self._folder / form.file)
         if path.exists() or form == TORCH:
             return path
-        path.parent.mkdir(parents=True, exist_ok=True)
         graph = self._folder / GRAPH.file
         if not graph.exists():
-            graph.parent.mkdir(parents=True, exist_ok=True)
-            typed = self._texts[0].token_type_ids is not None
-            write_graph(self.model, graph, typed=typed)
+            with _whole(graph):
+                typed = self._texts[0].token_type_ids is not None
+                write_graph(self.model, graph, typed=typed)
         if form == GRAPH:
             return graph
-        with _refusals(self.model, form), quietly():
+        with _refusals(self.model, form), _whole(path), quietly():
             _WRITERS[form](graph, path, self._texts)
         return path
 
@@ -174,7 +174,8 @@ class Files:
         """Return the model as a form runs it: opened from its file, or in memory for torch."""
         if form not in self._open:
             path = self.path(form)
-            with _refusals(self.model, form):
+            # a file that a full disk cut off fails only when it is opened
+            with _refusals(self.model, form), writing(path):
                 if form.runtime == "onnxruntime":
                     self._open[form] = OnnxFile(path)
                 else:
@@ -201,6 +202,23 @@ def megabytes_of(loaded: LoadedModel) -> float:
     """Return the size of a model's parameters in megabytes (1e6 bytes); tied ones count once."""
     parameters = loaded.network.parameters()
     return float(sum(p.numel() * p.element_size() for p in parameters)) / 1e6
+
+
+def room_of_forms(loaded: LoadedModel, forms: Iterable[Form]) -> float:
+    """Return how many bytes a model's files take in every form but torch's, at least.
+
+    All are made from the graph in float32, which lies beside them meanwhile; a file in 8 bits takes
+    a quarter of it.
+    """
+    n_parameters = sum(parameter.numel() for parameter in loaded.network.parameters())
+    graph_bytes = 0.95 * 4 * n_parameters  # weights that no output needs are left out
+    files = {form.file for form in forms if form != TORCH}
+    if not files:
+        return 0.0
+    n_bytes = 0.0
+    for file in files | {GRAPH.file}:
+        n_bytes += graph_bytes / 4 if "int8" in file else graph_bytes
+    return n_bytes
 
 
 def files_of_graph(path: Path) -> list[Path]:
@@ -244,11 +262,24 @@ _WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], None]] = {
 
 
 @contextmanager
+def _whole(graph: Path) -> Iterator[None]:
+    """Make the folder of a graph that the block writes; if the block fails, no part of it stays."""
+    try:
+        with writing(graph):
+            graph.parent.mkdir(parents=True, exist_ok=True)
+            yield
+    except BaseException:
+        for file in files_of_graph(graph):
+            file.unlink()
+        raise
+
+
+@contextmanager
 def _refusals(model: LoadedModel, form: Form) -> Iterator[None]:
     """Turn whatever a runtime raises into an UnsupportedModelError of one sentence."""
     try:
         yield
-    except (InputError, UnsupportedModelError):
+    except HeadscopeError:
         raise
     except Exception as error:
         raise UnsupportedModelError(

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headscope.core.heads import layer_name
-from headscope.removal.metric_words import SHORT_NAMES, amount, change_words, number
+from headscope.removal.metric_words import amount, change_words, number
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line, plural
+from headscope.show.command_lines import was_given
+from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.view import next_step, view
 from headscope.shrinking.result import BatchEffect, MeasuredModel, ShrinkResult
 from headscope.stats.estimate import FEWEST_TESTED
@@ -159,7 +161,7 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield b.Text(f"Not used: {sentence}")
     for model in result.models:
         if model.batch_effect is not None:
-            yield b.Text(_batch_words(result, model, model.batch_effect), "warning")
+            yield _batch_text(result, model, model.batch_effect)
     for warning in result.warnings:
         yield b.Text(warning, "warning")
     if result.saved is not None:
@@ -170,8 +172,9 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield b.Text(result.saved.code, "code", b.TERMINAL)
     yield b.Text(model_line(result).plain, "soft", b.TERMINAL)
     if result.best is None:
+        text = "" if was_given(result.provenance.get("command", ""), "text") else " --text TEXT"
         yield next_step(
-            result, "narrower or fewer layers, distilled:", "shrink {} --speed 6 --text TEXT"
+            result, "narrower or fewer layers, distilled:", f"shrink {{}} --speed 6{text}"
         )
 
 
@@ -211,18 +214,23 @@ def _disturbance(result: ShrinkResult) -> str:
     )
 
 
-def _batch_words(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect) -> str:
-    """Say how much a form's outputs for a text depend on the other texts of its batch."""
+def _batch_text(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect) -> b.Text:
+    """Say how much a form's outputs for a text depend on the other texts of its batch.
+
+    A warning, unless the metric is the same in every order as far as it is written.
+    """
     metric = result.metric
     low = number(min(effect.values), metric)
     high = number(max(effect.values), metric)
-    return (
+    values = f"{low} in every order" if low == high else f"{low} to {high}"
+    text = (
         f"{model.form} reads a text otherwise beside other texts: last states differ by up to "
         f"{effect.difference:.1%} of the largest. So it was measured in {len(effect.values)} "
         f"orders of the texts, in batches of {result.batch_size} as its speed is: "
-        f"{SHORT_NAMES.get(metric, metric)} is {low} to {high}. Its value is their mean, and its "
+        f"{SHORT_NAMES.get(metric, metric)} is {values}. Its value is their mean, and its "
         "intervals hold those of every order."
     )
+    return b.Text(text, "" if low == high else "warning")
 
 
 def _table(result: ShrinkResult) -> b.Table:
@@ -327,7 +335,7 @@ def picture(result: ShrinkResult) -> b.Chart:
         )
         series.append(chosen)
     return b.Chart(
-        title="Every model that was measured",
+        title="What each smaller model loses, and how long it takes",
         x="milliseconds a text",
         y=f"change of {SHORT_NAMES.get(result.metric, result.metric)}, 95%",
         series=series,

@@ -59,7 +59,9 @@ class WholeModel:
         except (UnsupportedModelError, InputError) as error:
             self.refused.append(str(error))
             return
-        distance = bench.distance(bench.full_model, served)
+        distance = 0.0  # of the model from itself
+        if served is not bench.full_model:
+            distance = bench.distance(bench.full_model, served)
         if distance <= RUINED:
             exact = distance <= ROUNDING
             model = bench.measured(

@@ -34,6 +34,7 @@ from headscope.core.rounding import above
 from headscope.core.widest import wide
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
+from headscope.data.long_texts import left_out_notes
 from headscope.data.token_rows import Padded, Row, padded, sentences_of
 from headscope.models.run.intervene import Run, gated
 from headscope.models.run.loaded import LoadedModel
@@ -95,7 +96,8 @@ class Task:
                 f"limit of {loaded.max_length} tokens; give two that do (nothing is ever cut)."
             )
         self.skipped = n_before - self.n_examples
-        self.notes = tuple(dict.fromkeys((*self.data.notes, *self.notes)))  # each once
+        left_out = left_out_notes(self.skipped, n_before, examples.name, loaded.max_length)
+        self.notes = tuple(dict.fromkeys((*self.data.notes, *self.notes, *left_out)))  # each once
         #: Compares outputs of a changed model with those of ``loaded``.
         self.distance = Distance(self.rows, loaded)
 

@@ -3,8 +3,7 @@
 From the repository, with nothing else on the machine: ``PYTHONPATH=tests python -m bench TREEBANK
 PAIRS CALIBRATION --large FOLDER --decoder FOLDER --python PEERS/bin/python --write 1``. Whole
 commands on the demo and, once each, on a larger model and a decoder (:mod:`commands`), then the
-peers beside ours (:mod:`peers`); ``--write 1`` writes the tables of docs/scale.md and docs/peers.md
-anew.
+peers beside ours (:mod:`peers`); ``--write 1`` writes the tables of docs/measurements.md anew.
 Without FOLDER or PEERS those parts are left out and named as not measured. It asserts nothing:
 machines differ.
 """
@@ -24,7 +23,7 @@ COLUMNS = ("what", "seconds", "peak MiB", "ratio", "asked for")
 
 
 def of_commands(model, settings, repeats, mark, sentences=0):
-    """Yield rows of all whole commands on one model; writes their table of docs/scale.md."""
+    """Yield rows of all whole commands on one model; writes their table of docs/measurements.md."""
     with tempfile.TemporaryDirectory() as folder:
         own = {"model": model, "room": folder, "sentences": sentences}
         jobs = commands.commands(Namespace(**{**vars(settings), **own}))
@@ -41,11 +40,11 @@ def of_commands(model, settings, repeats, mark, sentences=0):
         if repeats > 1:
             text += ", of what takes a minute or more one run"
         text += f"; load {load()} at the end."
-        peers.write_between(Path("docs/scale.md"), text, mark)
+        peers.write_between(Path("docs/measurements.md"), text, mark)
 
 
 def of_peers(settings):
-    """Yield rows of the peers' times over ours; writes docs/peers.md."""
+    """Yield rows of the peers' times over ours; writes docs/measurements.md."""
     measured_rows, text = peers.measured(settings)
     for row in measured_rows:
         label = f"{row['what']}: {row['peer']} beside {row['headscope instead']}"
@@ -54,7 +53,7 @@ def of_peers(settings):
         ratio = row.get("peer / headscope", "")
         yield dict(zip(COLUMNS, (label, seconds, size, ratio, ""), strict=True))
     if settings.write:
-        peers.write_between(Path("docs/peers.md"), text, "peers")
+        peers.write_between(Path("docs/measurements.md"), text, "peers")
 
 
 def main():

@@ -19,12 +19,12 @@ from timing import cost, load, options, print_head, print_row
 
 #: Layers, heads, d_model, width of the feed-forward layers.
 GEOMETRIES = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096)}
-#: What each command is given beside the model; a report is that of configs/quick.toml.
+#: What each command is given beside the model; a report is that of the packaged quick.toml.
 COMMANDS = {
     "classify": ["--limit", "512"],
     "rank": [],
     "spectrum": ["--sequences", "32"],
-    "report": ["--config", str(Path(__file__).parents[2] / "configs" / "quick.toml")],
+    "report": ["--config", "quick"],
 }
 _BUILD = """
 import sys

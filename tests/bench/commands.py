@@ -1,11 +1,11 @@
 """How long does a user wait, from command to answer? Whole commands beside what bounds them.
 
 Run from the repository, with nothing else on the machine:
-``python tests/bench/commands.py [TREEBANK] [PAIRS] [CALIBRATION] --write docs/scale.md``. Each
-command runs in a process of its own, all in turn, quiet and then, where it takes less than a
+``python tests/bench/commands.py [TREEBANK] [PAIRS] [CALIBRATION] --write docs/measurements.md``.
+Each command runs in a process of its own, all in turn, quiet and then, where it takes less than a
 minute, beside one spinning program; the table has medians. ``classify`` stands beside its own
 imports and a bare pass over the same sentences; ``python -m bench`` times the peers of
-docs/peers.md too, so that one command writes every ratio anew. PAIRS and CALIBRATION are
+docs/measurements.md too, so that one command writes every ratio anew. PAIRS and CALIBRATION are
 STS-B's test and training parts. ``--model FOLDER`` measures another model than the demo, and
 ``--mark large`` writes its table below that of the demo: seconds and peaks beside those of a bare
 pass, which is the model's own over the same text with all its imports. ``--sentences N`` reads the
@@ -128,7 +128,7 @@ def commands(settings):
             drop = ["--calibration", str(settings.calibration), "--max-drop", "0.5"]
             few = () if model == "demo" else ("--limit", "400")
             all_commands["prune --max-drop 0.5"] = [*ours, "prune", model, *task, *drop, *few]
-    quick = [*ours, "report", model, "--config", "configs/quick.toml", "-o", settings.room]
+    quick = [*ours, "report", model, "--config", "quick", "-o", settings.room]
     all_commands["report, quick"] = quick
     return {name: (words, goals.get(name, "")) for name, words in all_commands.items()}
 

@@ -1,7 +1,9 @@
 """Make the gallery's figures and the moving picture of ``headscope serve`` anew.
 
 ``python tests/bench/pictures.py gallery`` runs the commands whose figures docs/gallery.md shows and
-copies them to docs/figures. ``python tests/bench/pictures.py serve`` types a sentence into the real
+draws them into docs/figures; ``gallery FOLDER ...`` draws results that these folders hold, without
+measuring. ``python tests/bench/pictures.py twins`` makes the dark twins of README's figures.
+``python tests/bench/pictures.py serve`` types a sentence into the real
 page in Chromium, looks at a head, switches layers off, and writes docs/figures/serve.gif; it needs
 the extra serve and the package playwright. ``python tests/bench/pictures.py page`` photographs
 reports/demo/report.html in light and dark. The first two need the extra demo.
@@ -15,19 +17,25 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageDraw
+
+from headscope.reports.reading import read_results
+from headscope.show.view import view_of
 
 HERE = Path(__file__).parents[2] / "docs" / "figures"
 PAIR = ("A man is playing a guitar.", "Someone plays an instrument.")
 #: Commands of the gallery; a figure is taken from the last one that writes it.
 COMMANDS = (
-    ("report", "demo", "--skip", "transfer,insights,validate,explain,attribute"),
-    ("rank", "demo", "--copying"),
+    ("report", "demo", "--config", "ci"),
+    ("rank", "demo", "--copying", "--limit", "32"),
     ("attribute", "demo", *PAIR),
-    ("explain", "demo", "The cat sat on the mat, and it purred."),
 )
-#: Pictures that belong to the README or to minutes of training.
-OTHERS = {"page-dark", "page-light", "shrink", "attribute_heads"}
+#: Pictures of the page, and figures of runs of many minutes (docs/measurements.md).
+OTHERS = {"page-dark", "page-light", "shrink", "shrink-dark", "attribute_curves"}
+#: Figures of README, which have a twin for dark pages.
+TWINS = ("shrink",)
+DARK = (13, 17, 23)  # The background of GitHub's dark pages
 # Of the browser's window; width of the moving picture
 WIDTH = 1240
 HEIGHT = 800
@@ -40,20 +48,37 @@ def headscope(*words: str) -> list[str]:
     return [sys.executable, "-m", "headscope", *words]
 
 
-def gallery() -> None:
-    """Run the commands and replace every figure that the gallery shows."""
-    names = {path.stem for path in HERE.glob("*.png")} - OTHERS | {"attribute_heads"}
-    pictures: dict[str, Path] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for i, command in enumerate(COMMANDS):
-            out = Path(folder) / str(i)
-            subprocess.run(headscope(*command, "--quiet", "-o", str(out)), check=True)
-            pictures |= {path.stem: path for path in out.rglob("*.png") if path.stem in names}
-        for name, path in pictures.items():
-            shutil.copyfile(path, HERE / f"{name}.png")
-    print("made:", *sorted(pictures))
+def gallery(folders: list[str]) -> None:
+    """Draw every figure that the gallery shows, of the results in folders, or of new ones."""
+    with tempfile.TemporaryDirectory() as temporary:
+        if not folders:
+            for i, command in enumerate(COMMANDS):
+                folders.append(str(Path(temporary) / str(i)))
+                subprocess.run(headscope(*command, "--quiet", "-o", folders[-1]), check=True)
+        pictures: dict[str, bytes] = {}
+        for folder in folders:
+            for name, result in read_results(folder).sections.items():
+                pictures |= {
+                    Path(file).stem: content
+                    for file, content in view_of(name).files(result).items()
+                    if file.endswith(".png")
+                }
+    names = {path.stem for path in HERE.glob("*.png")} - OTHERS
+    for name in names & set(pictures):
+        (HERE / f"{name}.png").write_bytes(pictures[name])
+    print("drawn:", *sorted(names & set(pictures)))
     if missing := names - set(pictures):
-        print("no command writes:", *sorted(missing))
+        print("no command draws:", *sorted(missing))
+
+
+def twins() -> None:
+    """Turn light into dark in README's figures: each colour keeps its hue."""
+    for name in TWINS:
+        light = np.asarray(Image.open(HERE / f"{name}.png").convert("RGB"), dtype=float) / 255
+        # Lightness L becomes 1 - L (of HLS), hue and chroma stay; black becomes nearly white.
+        turned = light.max(axis=2, keepdims=True) + light.min(axis=2, keepdims=True) - light
+        dark = (1 - turned) * (1 - np.array(DARK) / 255) + np.array(DARK) / 255
+        Image.fromarray((255 * dark).round().astype(np.uint8)).save(HERE / f"{name}-dark.png")
 
 
 class Film:
@@ -164,5 +189,10 @@ def page() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("gallery", "serve", "page"))
-    {"gallery": gallery, "serve": serve, "page": page}[parser.parse_args().what]()
+    parser.add_argument("what", choices=("gallery", "twins", "serve", "page"))
+    parser.add_argument("folders", nargs="*", help="of results, for the gallery")
+    arguments = parser.parse_args()
+    if arguments.what == "gallery":
+        gallery(arguments.folders)
+    else:
+        {"twins": twins, "serve": serve, "page": page}[arguments.what]()

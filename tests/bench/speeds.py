@@ -2,7 +2,7 @@
 
 ``python tests/bench/speeds.py`` draws times of runs, hands them to the very function that makes the
 interval (:func:`headscope.removal.times.median_interval`) and prints the table of
-docs/definitions/shrinking.md: for each kind of machine the share of runs whose lower end lies above
+docs/measurements.md: for each kind of machine the share of runs whose lower end lies above
 the truth, the share whose upper end lies below it, and half of the interval's width. All are shares
 of the runs that have an interval. Every kind has noise of 2% beside what is named, and a true ratio
 of 1.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -222,9 +223,34 @@ def test_everything_has_a_name_and_print_leaves_out_what_needs_a_pointer(show, p
     page.emulate_media(media="print")
     for name in ("#jump", "#theme", "#colours", "#whole-screen", "#special", "#reading", "nav"):
         assert page.locator(name).is_hidden(), name
-    assert page.locator(".pointer:visible, button:visible:not(.cell)").count() == 0
+    assert page.locator(".pointer:visible, button:visible:not(.cell, .chip)").count() == 0
     assert page.locator("details:not([open]):not(.claim):visible").count() == 0
     assert page.locator(".map canvas").first.is_visible()
+
+
+def test_a_removed_head_looks_empty_and_the_legend_says_so(show, small, tmp_path):
+    model = small.provenance["model"] | {"removed_heads": [[0, 12]]}
+    path = tmp_path / "removed.html"
+    report = dataclasses.replace(small, provenance=small.provenance | {"model": model})
+    path.write_text(report_html(report), encoding="utf-8")
+    page = show(path, viewport={"width": 1280, "height": 800})
+    assert page.locator(".cell.gone").count() > 0
+    assert "dashed, empty: removed from the model." in page.inner_text(".legend")
+    assert "switched off" not in page.inner_text(".legend")
+
+
+def test_the_plane_is_one_stop_and_a_click_beside_a_dot_means_it(show, page_file):
+    page = show(page_file, viewport={"width": 1280, "height": 800})
+    assert page.locator("#plane-chart [tabindex='0']").count() == 1
+    page.focus("#plane-chart [tabindex='0']")
+    before = page.inner_text("#panel h3")
+    page.keyboard.press("ArrowLeft")
+    after = page.inner_text("#panel h3")
+    assert after != before
+    assert page.evaluate("document.activeElement.dataset.head") == after
+    box = page.locator("circle[data-head=L5H11]").bounding_box()
+    page.mouse.click(box["x"] + box["width"] + 2, box["y"] + box["height"] / 2)
+    assert page.inner_text("#panel h3") != after
 
 
 def test_nothing_is_wider_than_the_smallest_screen(show, page_file):
@@ -343,6 +369,82 @@ def test_the_lines_of_a_sentence_follow_the_selected_head(show, page_file):
     before = page.locator("#links").text_content()
     page.check("#samples input[value='1']")
     assert page.locator("#links").text_content() != before
+
+
+def test_a_sentence_runs_across_where_it_fits_and_downwards_where_not(show, page_file):
+    for width, runs_down in ((390, True), (1920, False)):
+        page = show(page_file, viewport={"width": width, "height": 900})
+        assert (page.locator("#links svg.down").count() == 1) == runs_down
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        inside = page.evaluate(
+            """[...document.querySelectorAll('#links text')].every(word => {
+              const box = word.getBBox(), all = word.ownerSVGElement.viewBox.baseVal;
+              return box.x >= 0 && box.x + box.width <= all.width;
+            })"""
+        )
+        assert inside  # no word is cut
+        assert page.locator("#links text[tabindex='0']").count() == 1  # one tab stop
+        page.focus("#links text[tabindex='0']")
+        page.keyboard.press("ArrowDown" if runs_down else "ArrowRight")
+        word = "document.activeElement.dataset"
+        assert page.evaluate(f"[{word}.side, {word}.word]") == ["0", "1"]
+        page.keyboard.press("ArrowRight" if runs_down else "ArrowDown")
+        assert page.evaluate(f"[{word}.side, {word}.word]") == ["1", "1"]
+        assert " is attended to by " in page.inner_text("#reading")
+
+
+def test_special_tokens_are_off_where_one_takes_most_until_a_reader_wants_them(show, page_file):
+    page = show(page_file, viewport={"width": 1280, "height": 800})
+    share = """(name) => {
+      const data = JSON.parse(document.getElementById("data").textContent).samples[0];
+      const n = data.tokens.length, words = data.special.flatMap((is, i) => is ? [] : [i]);
+      const of = (j) => words.reduce((sum, i) => sum + data.patterns[name][i * n + j], 0);
+      return Math.max(...data.special.map((is, j) => is ? of(j) / words.length : 0));
+    }"""
+    names = page.locator("button.cell").evaluate_all(
+        "cells => cells.map(cell => cell.dataset.head)"
+    )
+    shares = {name: page.evaluate(share, name) for name in names}
+    sink = max(shares, key=shares.get)
+    assert shares[sink] > 50 > shares["L0H2"]
+    page.click(f"button.cell[data-head={sink}]")
+    assert not page.is_checked("#special")
+    assert f"takes {round(shares[sink])}% of the words" in page.inner_text("#reading")
+    page.click("button.cell[data-head=L0H2]")
+    assert page.is_checked("#special")
+    page.click(f"button.cell[data-head={sink}]")
+    page.check("#special")
+    page.click("button.cell[data-head=L0H2]")
+    page.click(f"button.cell[data-head={sink}]")
+    assert page.is_checked("#special")
+
+
+def test_words_stand_where_they_are_asked_for(show, page_file):
+    """A chip says what its heads do, a section asks a question, brackets say what they are."""
+    page = show(page_file, viewport={"width": 1280, "height": 800})
+    titles = page.locator(".chip").evaluate_all("chips => chips.map(chip => chip.title)")
+    assert all(titles)
+    questions = page.locator(".part h2").all_inner_texts()
+    assert all("?" in question for question in questions)
+    head = page.inner_text("h2.headline")
+    assert re.match(r"\d+ of 72 heads removed by magnitude.*: cosine 0\.\d+", head)
+    assert "random heads 0." in head
+    assert page.inner_text(".proof") == "\u2713 same numbers as the model"
+    for riddle in ("dims90", "UAS", "W_Q W_K", "recovered from z", "+-"):
+        assert riddle not in page.inner_text("body")
+
+
+def test_a_printed_page_keeps_its_colours_explained_and_its_charts_legible(show, page_file):
+    page = show(page_file, viewport={"width": 1280, "height": 800})
+    page.emulate_media(media="print")
+    assert page.locator(".chip:visible").count() == page.locator(".chip").count()
+    assert page.locator("#colours:visible, .bar nav:visible, #jump:visible").count() == 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    widths = page.locator(".parts .chart .panels svg").evaluate_all(
+        "all => all.map(svg => Number(svg.getAttribute('width')))"
+    )
+    assert widths
+    assert max(widths) <= 330  # a column of paper, so that type keeps its size
 
 
 def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):

@@ -13,7 +13,7 @@ from headscope.cli import settings
 from headscope.cli.app import app, click_command
 from headscope.cli.config import meanings_of
 from headscope.cli.flags import arguments_of
-from headscope.cli.settings import section_settings, table_arguments, thresholds_of
+from headscope.cli.settings import PACKAGED, section_settings, table_arguments, thresholds_of
 from headscope.core.errors import InputError
 
 GROUP = typer.main.get_command(app)
@@ -76,6 +76,29 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, tmp_path):
 )
 def test_whole_files_are_checked_whatever_runs(text, words, tmp_path):
     assert words in refused_file(text, tmp_path / "s.toml")
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_a_config_that_comes_with_headscope_is_read_by_its_name(name, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    by_name = run("config", "show", "--config", name).stdout
+    by_path = run("config", "show", "--config", PACKAGED[name]).stdout
+    assert f"# from {name}\n" in by_name
+    assert by_name == by_path.replace(str(PACKAGED[name]), name)
+
+
+def test_a_file_here_goes_before_a_config_of_its_name(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("ci").mkdir()  # a folder, such as the one of a report, is no config file
+    assert "limit = 128  # from quick" in run("config", "show", "--config", "quick").stdout
+    assert "# from ci" in run("config", "show", "--config", "ci").stdout
+    Path("quick").write_text("[depth]\nlength = 33\n")
+    assert "length = 33  # from quick" in run("config", "show", "--config", "quick").stdout
+
+
+@pytest.mark.parametrize("path", ["quik", "configs/quick.toml"])
+def test_a_config_that_is_not_there_is_answered_with_the_nearest_name(path, run):
+    refused(run("config", "show", "--config", path), "cannot be read", "did you mean 'quick'?")
 
 
 def test_a_file_is_read_before_anything_runs(run, model, tmp_path):

@@ -278,8 +278,8 @@ def test_a_folder_that_cannot_be_saved_or_holds_another_model_is_refused(run, de
     def full_disk(*args: Any, **kwargs: Any) -> str:
         raise OSError(28, "No space left on device")
 
-    for says in ("puts out something else", "No space left"):
-        if says == "No space left":
+    for says in ("puts out something else", "the disk is full"):
+        if says == "the disk is full":
             monkeypatch.setattr(f"{PARTS}.keep.write_model", full_disk)
         else:
             spoil(monkeypatch, lambda weight: weight * 3.0)

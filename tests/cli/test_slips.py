@@ -23,17 +23,22 @@ FILES = {
 #: 2 where the words alone are wrong.
 Row = tuple[str | list[str], str] | tuple[str | list[str], str, int]
 SLIPS: dict[str, list[Row]] = {
-    "transfer": [("--sizes 64,many", "'64,many' is not a list of sizes", 2)],
+    "transfer": [
+        ("--sizes 64,many", "'64,many' is not a list of sizes", 2),
+        ("--sizes 64 --sizes=128", "--sizes is given 2 times and takes one value", 2),
+    ],
     "classify": [
         ("--stack sideways", "decoder, cross", 2),
         ("--threshold positional", "NAME=VALUE", 2),
         ("--threshold positional=nan", "nan", 2),
+        ("--threshold positional=0.8 --threshold positional=0.9", "positional is given twice", 2),
         ("--threshold syntactic_relative=perhaps", "true or false", 2),
         ("--ablate --ablate-limit 1", "needs two examples or more"),
         ("--ablate --task rerank --data rows.tsv", "rows.tsv holds 2 examples"),
     ],
     "depth": [
         ("--length 3", "length is 3; give 4"),
+        ("--control --no-control", "--control and --no-control exclude each other", 2),
     ],
     "explain": [
         ("'the cat' --layer 0 --head 4", "no head 4"),

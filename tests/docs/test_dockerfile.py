@@ -32,12 +32,12 @@ def sent(path):
 
 
 def test_the_build_sees_only_what_it_copies():
-    named = (PROJECT["readme"], *PROJECT["license-files"], "headscope/show/page/page.js")
+    named = (PROJECT["readme"], *PROJECT["license-files"], "headscope/configs/ci.toml")
     assert all(map(sent, named))
     not_sent = (
         ".git/config",
         "tests/conftest.py",
-        "configs/ci.toml",
+        "docs/index.md",
         "headscope/__pycache__/x.pyc",
     )
     assert not any(map(sent, not_sent))
@@ -98,6 +98,12 @@ def test_it_installs_with_the_pinned_versions(followed):
     assert setuptools[-1] == "setuptools"
     assert "--no-build-isolation" in package, "else pip builds with a setuptools that is not pinned"
     assert user[0] == "useradd"
+
+
+def test_caches_lie_where_anybody_may_write():
+    text = " ".join(value for name, value in LINES if name == "ENV")
+    caches = dict(re.findall(r"(MPLCONFIGDIR|HF_HOME)=(\S+)", text))
+    assert caches == {"MPLCONFIGDIR": "/tmp/matplotlib", "HF_HOME": "/tmp/huggingface"}
 
 
 def test_it_runs_the_command_as_nobody_special():

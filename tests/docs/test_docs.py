@@ -4,6 +4,8 @@ import doctest
 import functools
 import importlib
 import re
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,38 @@ def test_public_names_are_those_of_the_page():
         assert getattr(headscope, name) is not None
     importlib.import_module("headscope.show.cells")  # a floor that has a function's name
     assert callable(headscope.report)
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_version_is_the_same_everywhere():
+    written = {
+        "CITATION.cff": r"^version: (.+)$",
+        "CHANGELOG.md": r"^## (\S+)$",  # the first heading
+        "docs/paper.md": r"^  version = {(.+)},$",
+        "docs/support.md": r"this is (\S+), an alpha",
+    }
+    for name, pattern in written.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        found = re.search(pattern, text, re.MULTILINE)
+        assert found, name
+        assert found.group(1) == headscope.__version__ == PROJECT["project"]["version"], name
+
+
+def test_the_changelog_is_short():
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 45
+
+
+def test_every_file_of_the_package_travels_in_the_wheel():
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["headscope"]
+    package = ROOT / "headscope"
+    files = [str(path.relative_to(package)) for path in package.rglob("*") if path.is_file()]
+    left_out = [
+        name
+        for name in files
+        if "__pycache__" not in name
+        and not name.endswith(".py")
+        and not any(fnmatch(name, pattern) for pattern in patterns)
+    ]
+    assert not left_out

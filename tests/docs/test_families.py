@@ -8,7 +8,16 @@ import sys
 import pytest
 import torch
 from families import COVERED
-from family_table import PLACES, ROOT, TABLES, markers, shown, standing, standing_cells
+from family_table import (
+    PLACES,
+    ROOT,
+    TABLES,
+    markers,
+    shown,
+    standing,
+    standing_cells,
+    table_of,
+)
 from transformers import AutoConfig, AutoModel
 
 import headscope
@@ -16,6 +25,7 @@ from headscope.models.certificate.certificate import validate_model
 from headscope.models.layouts import handed, sites
 from headscope.models.layouts.fused import Stacked
 from headscope.models.layouts.layout import Layout
+from headscope.models.layouts.map_names import MapNames
 from headscope.models.layouts.registry import LAYOUTS
 from headscope.models.run.intervene import gated
 
@@ -33,7 +43,10 @@ def test_the_table_is_what_the_tests_say(name):
     for marker in markers(name):
         assert text.count(marker) == 1
     if name == "families":  # tests/parity/test_every_command.py holds it against the commands
-        assert {shown(family) for family in COVERED} == {*standing_cells()}
+        cells = standing_cells()
+        assert {shown(family) for family in COVERED} == {*cells}
+        in_order = [tuple(cells[shown(family)].values()) for family in COVERED]
+        assert text.count(table_of(in_order)) == 1, "no single run has written the table"
         return
     assert standing(name) == TABLES[name](), f"write it anew with: {markers(name)[0]}"
 
@@ -47,7 +60,7 @@ def test_the_page_names_every_family_and_layout_and_what_a_layout_may_override()
         assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
     fields = {field.name for field in dataclasses.fields(Layout)}
     assert table_words("field") == fields - {"name"}
-    public = {name for name in vars(Layout) if not name.startswith("_")}
+    public = {name for name in {**vars(MapNames), **vars(Layout)} if not name.startswith("_")}
     assert table_words("method") == public - fields
 
 

@@ -19,7 +19,7 @@ from headscope.tasks.making import TASKS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+CONFIGS = sorted((ROOT / "headscope" / "configs").glob("*.toml"))
 
 
 def anchors(page):

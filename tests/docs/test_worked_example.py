@@ -39,7 +39,11 @@ for i, (module, *words) in enumerate(json.loads(sys.argv[1])):
         os._exit(code)  # to take an interpreter apart takes longer than most steps
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-FILES = {path: text for kind, path, text in BLOCKS if kind != "diff"}
+EXAMPLE = ROOT / "docs" / "example"  # the modules, laid out as in the project
+FILES = {path: text for kind, path, text in BLOCKS if kind != "diff"} | {
+    str(path.relative_to(EXAMPLE)): path.read_text(encoding="utf-8")
+    for path in sorted(EXAMPLE.rglob("*.py"))
+}
 LINES = [(path, text) for kind, path, text in BLOCKS if kind == "diff"]
 
 

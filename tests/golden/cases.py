@@ -80,7 +80,5 @@ def all_cases() -> Iterator[Case]:
     for kind in ("", "methods", "tasks", "roles", "families", "limits"):
         forms = [f"list {kind}{form}" for form in ("", " --format json", " --format csv")]
         yield Case("words", f"list-{kind or 'all'}", forms)
-    for path in sorted((_HERE.parents[1] / "configs").glob("*.toml")):
-        yield Case(
-            "words", f"config-file-{path.stem}", [f"config show --config configs/{path.name}"]
-        )
+    for path in sorted((_HERE.parents[1] / "headscope" / "configs").glob("*.toml")):
+        yield Case("words", f"config-file-{path.stem}", [f"config show --config {path.stem}"])

@@ -37,7 +37,6 @@ def write_inputs(folder: Path, shared: Path) -> None:
     rng = random.Random(3)
     for name, lines in _texts(rng):
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "configs").symlink_to(_HERE.parents[1] / "configs")
     if shared.is_dir():
         (folder / "shared").symlink_to(shared / "data")
         for name, real in SHARED.items():

@@ -77,6 +77,8 @@ def test_states_of_20000_pass():
         ("eurobert, shared keys", "bfloat16"),
         ("large states", "float32"),
         ("large states", "bfloat16"),
+        ("olmoe", "bfloat16"),  # experts that rounding picks
+        ("mixtral", "bfloat16"),
     ],
 )
 @pytest.mark.parametrize("fault", READINGS)
@@ -95,6 +97,26 @@ def test_a_wrong_scale_in_one_layer_fails_in_every_family(name, loaded, monkeypa
     check = next(check for check in result.layers if check.layer == LAYER)
     # Tenfold the bound at least, in a random model whose patterns are nearly even.
     assert check.local_pattern is None or check.local_pattern > 10 * result.tolerance["local"]
+
+
+MIXTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_that_rounding_picks_fail_no_certificate(name, dtype, loaded):
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+    assert result.expert_choices > 0
+    assert result.expert_choices_otherwise < 0.05 * result.expert_choices
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_wrong_scale_fails_in_half_precision_whatever_the_experts(name, monkeypatch):
+    loaded = opened(name, "bfloat16")
+    loaded.certificate = None
+    wrong_scale(monkeypatch, LAYER)
+    assert not validate_model(loaded).passed
 
 
 # --- faults in the installed attention ------------------------------------------------------------

@@ -12,6 +12,8 @@ from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor
 
 import headscope
+from headscope.analyses.linear.view import blocks
+from headscope.analyses.symmetric.measure import square_scores
 from headscope.analyses.symmetric.run import random_sets
 from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
@@ -71,6 +73,20 @@ def test_both_commands_say_what_they_leave_out(name):
     assert linear.bias_left_out == ("deberta" in name)
     assert 0 < symmetric.whole["symmetric"].cosine.value < 1
     assert linear.form("linear").whole_scaled.cosine.value < 1
+
+
+def test_linear_says_that_a_soft_cap_is_lost_and_symmetric_keeps_it():
+    loaded = opened("gemma2", "float32")
+    linear = headscope.linear(loaded, LINES, control=False)
+    assert linear.softcap == 2.0
+    shown = " ".join(str(block) for block in blocks(linear))
+    assert "bounds its scores by a soft cap of 2 before the softmax" in shown
+    assert headscope.linear(opened("gemma", "float32"), LINES, control=False).softcap is None
+    # Symmetric scores are bounded too: those of a head that is symmetric already stay as they are.
+    site = loaded.sites[0]
+    q = torch.randn(1, 4, 5, 8, generator=torch.Generator().manual_seed(0))
+    scores, _ = square_scores(q, q, scale=3.0, softcap=site.softcap)
+    assert float(scores.abs().max()) <= 2.0
 
 
 def by_loops(

@@ -24,7 +24,7 @@ from headscope.models.certificate.certificate import validate_model
 from headscope.models.certificate.verdict import TOLERANCES
 from headscope.models.certificate.whole_runs import largest_gap
 from headscope.models.layouts.disentangled import bucketed
-from headscope.models.layouts.positions import relative_terms
+from headscope.models.layouts.positions import beyond_products
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
@@ -149,19 +149,20 @@ TURNING = (
 STILL = ("esm, absolute", "falcon, by distance")
 
 
-def test_rank_knows_what_has_rotation_and_what_has_relative_terms():
+def test_rank_knows_what_has_rotation_and_what_has_beyond_products():
     for name, family in BY_NAME.items():
         model = tiny(name)
         turns = family.layout in TURNING and name not in STILL
         assert bool(rotations(headscope.wrap(model))) == turns, name
-        # olmoe bounds the entries of q and k
-        biased = family.kind in ("mpnet", "t5", "mt5", "umt5", "bloom", "olmoe")
+        # olmo and olmoe bound the entries of q and k, gemma2 its scores
+        bounded = family.kind in ("olmo", "olmoe") or name == "gemma2"
+        biased = bounded or family.kind in ("mpnet", "t5", "mt5", "umt5", "bloom")
         relative = biased or name == "falcon, by distance"
         if "deberta" in name:
             relative = not name.endswith(("plain", "listed", "no term"))
-        terms = relative_terms(model.config)
+        terms = beyond_products(model.config)
         assert (terms is not None) == relative, name
-        if name in ("mpnet", "umt5"):
+        if name in ("mpnet", "umt5", "gemma2"):
             assert headscope.rank(model, control_seeds=2, fresh=False).not_covered == (terms,)
 
 

@@ -3,7 +3,13 @@
 import asyncio
 import base64
 import json
+import re
+import signal
+import subprocess
+import sys
 import threading
+import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,8 +22,9 @@ from torch.nn import functional as F
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.live.answers import LONGEST, Answers
+from headscope.live.answers import Answers
 from headscope.live.random_sets import RANDOM
+from headscope.live.texts import LONGEST, fields_of
 from headscope.session.opening import open_for_tasks
 
 starlette = pytest.importorskip("starlette.testclient", reason="needs the extra serve")
@@ -37,7 +44,7 @@ def answers(demo):
 
 
 def client(ask):
-    app = server.application("<p>page</p>", ask, token=TOKEN, port=PORT)
+    app = server.application("<p>page</p>", server.Worker(ask), token=TOKEN, port=PORT)
     return starlette.TestClient(app, base_url=PAGE)
 
 
@@ -149,14 +156,19 @@ def test_a_score_is_shown_as_it_is_of_a_pair_too(tmp_path):
         assert answer["off"] != answer["full"]
 
 
+def gates_of(answers, off):
+    """The gates of all models: full, heads off, and the random sets."""
+    return answers._gates(off, answers._random_sets(off))
+
+
 def test_as_many_random_heads_of_the_same_layers_are_off_as_were_switched_off(answers):
-    gates = answers._gates(["L0H0", "L0H1", "L5H3"])
+    gates = gates_of(answers, ["L0H0", "L0H1", "L5H3"])
     assert RANDOM >= 19
     assert gates.shape == (2 + RANDOM, 6, 12)
     off_by_layer = (gates == 0).sum(2).tolist()
     assert off_by_layer == [[0] * 6] + [[2, 0, 0, 0, 0, 1]] * (1 + RANDOM)
     assert len({tuple(one.flatten().tolist()) for one in gates}) == 2 + RANDOM  # all different
-    one_more = answers._gates(["L0H0", "L0H1", "L0H2", "L5H3"])
+    one_more = gates_of(answers, ["L0H0", "L0H1", "L0H2", "L5H3"])
     nested = [
         (larger <= smaller).all()
         for larger, smaller in zip(one_more[2:, 0], gates[2:, 0], strict=True)
@@ -167,12 +179,17 @@ def test_as_many_random_heads_of_the_same_layers_are_off_as_were_switched_off(an
 def test_with_every_head_on_nothing_is_random(answers):
     answered = answers([A], [])
     (answer,) = answered["answers"]
-    assert (answered["off"], answered["sets"], answered["note"]) == (0, 0, "")
+    assert (answered["off"], answered["sets"]) == (0, 0)
+    assert answered["said"] == {
+        "answer": "All 72 heads are on. Click a layer\u2019s name to switch it off.",
+        "control": "",
+        "note": "",
+    }
     assert (answer["off"], answer["random"]) == ("1.000", "")
 
 
 def test_one_head_is_compared_with_all_others_of_its_layer(answers):
-    gates = answers._gates(["L2H3"])[1:]
+    gates = gates_of(answers, ["L2H3"])[1:]
     assert {tuple(off) for off in (gates == 0).nonzero()[:, 1:].tolist()} == {
         (2, head) for head in range(12)
     }
@@ -180,11 +197,23 @@ def test_one_head_is_compared_with_all_others_of_its_layer(answers):
 
 
 @pytest.mark.parametrize("heads", [range(12), range(11)])
-def test_no_random_sets_are_shown_where_there_are_hardly_others(answers, heads):
-    """A whole layer has no other set, most of one nearly the same heads."""
-    answered = answers([A], [f"L2H{head}" for head in heads])
+def test_a_whole_layer_is_compared_with_as_many_heads_of_all_layers(answers, heads):
+    """It has no other set of its own, and most of one nearly the same heads."""
+    off = [f"L2H{head}" for head in heads]
+    answered = answers([A], off)
+    assert (answered["sets"], answered["anywhere"]) == (RANDOM, True)
+    drawn = (gates_of(answers, off)[2:] == 0).sum(2)  # [sets, layers]
+    assert set(drawn.sum(1).tolist()) == {len(off)}
+    assert (drawn.sum(0) > 0).all()
+    start = f"{RANDOM} random sets of {len(off)} heads from all layers: "
+    assert answered["said"]["control"].startswith(start)
+
+
+def test_no_random_sets_are_shown_where_most_of_the_model_is_off(answers):
+    off = [name for name in answers.heads if not name.startswith("L5")]
+    answered = answers([A], off)
     assert (answered["sets"], answered["answers"][0]["random"]) == (0, "")
-    assert answered["note"].startswith("No random sets to compare with")
+    assert answered["said"]["control"].startswith("There are no random sets to compare with")
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +336,7 @@ def request(*texts, off=()):
         # What is wrong with a text is no error in the browser's console.
         (request(" "), 200, "at least one word"),
         (request(A, "\ud800"), 200, "half of a character"),
-        (request("word " * 200), 200, f"more than the {LONGEST} tokens"),
+        (request("word " * 200), 200, f"The text has 202 tokens; {LONGEST} fit, which are 309 of"),
         (request(A, off=["<img src=x onerror=alert(1)>"]), 200, "has no head"),
     ],
 )
@@ -327,7 +356,8 @@ def run_in_a_thread(coroutine: Any) -> Any:
 
 def test_a_request_that_never_ends_is_given_up(monkeypatch):
     monkeypatch.setattr(server, "SLOWEST", 0.05)
-    app = server.application("<p>page</p>", lambda texts, off: {}, token=TOKEN, port=PORT)
+    worker = server.Worker(lambda texts, off: {})
+    app = server.application("<p>page</p>", worker, token=TOKEN, port=PORT)
     headers = [(name.encode(), value.encode()) for name, value in GOOD.items()]
     scope = {
         "type": "http",
@@ -367,12 +397,13 @@ def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
     worker = server.Worker(slow)
 
     async def many():
-        answers = [worker.answer(["a"], [])]
+        question = server.Question(["a"], [])
+        answers = [worker.answer(question)]
         while not now[0]:  # the first one is taken off the queue
             await asyncio.sleep(0.01)
-        answers += [worker.answer(["a"], []) for _ in range(server.WAITING)]
+        answers += [worker.answer(question) for _ in range(server.WAITING)]
         with pytest.raises(server.queue.Full):
-            worker.answer(["a"], [])
+            worker.answer(question)
         answers[1].cancel()  # its browser was closed
         going.set()
         return await asyncio.gather(*answers, return_exceptions=True)
@@ -394,6 +425,149 @@ def test_what_a_model_raises_is_said_and_the_next_question_is_answered():
     assert ask.post("/answer", json={"texts": [A], "off": []}, headers=GOOD).json() == {"off": 0}
 
 
+def tagger(folder):
+    """Answers of a tiny tagger, and its tags of a text by transformers, without a layer's heads."""
+    from transformers import AutoModelForTokenClassification
+
+    names = {0: "O", 1: "LOC", 2: "PER"}
+    ids = {name: number for number, name in names.items()}
+    tiny_bert(folder, task_head="token-classification", id2label=names, label2id=ids)
+
+    def tags(text, removed=None):
+        network = AutoModelForTokenClassification.from_pretrained(folder).eval()
+        if removed is not None:
+            network.bert.encoder.layer[removed].attention.output.dense.weight.data[:] = 0
+        with torch.no_grad():
+            logits = network(**tiny_tokenizer()(text, return_tensors="pt")).logits[0]
+        return [names[tag] for tag in logits.argmax(-1).tolist()]
+
+    return Answers(open_for_tasks(str(folder))), tags
+
+
+def test_tags_that_change_are_counted_and_named(tmp_path):
+    ask, tags = tagger(tmp_path / "m")
+    text = "the cat sat on the mat"
+    layer = [name for name in ask.heads if name.startswith("L0")]
+    answered = ask([text], layer)
+    special = answered["texts"][0]["special"]
+    assert special.count(False) == 6
+    pairs = zip(tags(text), tags(text, removed=0), special, strict=True)
+    changed = sum(before != after and not outside for before, after, outside in pairs)
+    assert answered["answers"][0]["off"] == str(changed)
+    assert f": {changed} of 6 tags change" in answered["said"]["answer"]
+    assert answered["answers"][1]["name"] == "probability of the whole model's tags, mean"
+
+
+def test_what_models_say_is_put_into_words(shared, transliteration):
+    masked = Answers(open_for_tasks(str(shared / "models/minilm-mlm")))
+    said = masked(["Paris is the [MASK] of France."], [])["said"]["answer"]
+    assert said.startswith("Likeliest at [MASK]: \u201c")
+    written = transliteration(["\u0645\u062d\u0645\u062f"], [])
+    assert written["said"]["answer"].startswith("It writes \u201c")
+    off = transliteration(["\u0645\u062d\u0645\u062f"], [f"L0H{head}" for head in range(4)])
+    assert off["said"]["answer"].startswith("Without these 4 heads: it ")
+    assert "\u201d, whose tokens\u2019 mean probability " in off["said"]["answer"]
+
+
+def test_only_embeddings_begin_with_two_sentences(demo, shared, tmp_path):
+    samples = ["One.", "Two."]
+    first, second = fields_of(demo, samples)
+    assert (first.text, second.text) == ("One.", "Two.")
+    ask, _ = classifier(tmp_path / "m", num_labels=2)
+    first, second = fields_of(ask.model, samples)
+    assert (first.text, second.text) == ("One.", "")
+    assert "as one pair" in second.label
+    first, second = fields_of(open_for_tasks(str(shared / "models/minilm-mlm")), samples)
+    assert "[MASK]" in first.text
+    assert second.text == ""
+
+
+def test_a_text_that_is_too_long_is_told_what_fits(answers):
+    text = "The old lighthouse blinked twice. " * 20
+    with pytest.raises(InputError, match=r"tokens; 64 fit") as raised:
+        answers([text], [])
+    fits = int(re.search(r"which are (\d+) of its", str(raised.value))[1])
+    assert len(answers([text[:fits]], [])["texts"][0]["tokens"]) == LONGEST
+    with pytest.raises(InputError):
+        answers([text[: fits + 8]], [])
+    quoted = re.search("\u201c\u2026(.*)\u201d", str(raised.value))[1]
+    assert text[:fits].endswith(quoted)
+
+
+def test_a_page_learns_whether_its_question_is_still_asked():
+    going = threading.Event()
+    worker = server.Worker(lambda texts, off: going.wait(10) and {})
+
+    async def ask():
+        reply = worker.answer(server.Question(["a"], [], "mine"))
+        assert worker.is_asked("mine")
+        assert not worker.is_asked("other")
+        going.set()
+        await reply
+        assert not worker.is_asked("mine")
+
+    run_in_a_thread(ask())
+    page = client(lambda texts, off: {})
+    assert page.get("/asked?name=mine", headers={"token": TOKEN}).json() == {"asked": False}
+    assert page.get("/asked?name=mine").status_code == 403
+    named = {"texts": [A], "off": [], "name": 3}
+    assert page.post("/answer", json=named, headers=GOOD).status_code == 400
+
+
+def test_the_address_is_told_once_the_server_answers(monkeypatch):
+    order = []
+
+    async def startup(self, sockets=None):
+        order.append("answers")
+        self.started = len(order) == 1
+
+    monkeypatch.setattr(server.uvicorn.Server, "startup", startup)
+    app = server.application("", server.Worker(lambda texts, off: {}), token=TOKEN, port=PORT)
+    for _ in range(2):  # the second time it cannot start
+        begun = server._Server(app, lambda: order.append("told"))
+        run_in_a_thread(begun.startup())
+    assert order == ["answers", "told", "answers"]
+
+
+_COMPUTES = """
+import threading, torch
+from headscope.live import server
+server.LAST = 1.0
+stopped = threading.Event()
+def ask(texts, off):
+    x = torch.ones(400, 400)
+    while not ({listens} and stopped.is_set()):
+        x = (x @ x).tanh()
+    raise RuntimeError
+def ready():
+    print(listening.getsockname()[1], flush=True)
+with server.open_port(0) as listening:
+    server.run("", ask, listening, "secret", ready=ready, stop=stopped.set)
+"""
+
+
+@pytest.mark.parametrize(("listens", "code"), [(True, -signal.SIGINT), (False, 130)])
+def test_ctrl_c_while_an_answer_is_computed_aborts_nothing(listens, code):
+    """Whether the computation can be stopped, or goes on whatever happens."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", _COMPUTES.format(listens=listens)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    address = f"http://127.0.0.1:{int(program.stdout.readline())}"
+    headers = {"origin": address, "token": "secret"}
+    question = urllib.request.Request(f"{address}/answer", request(A), headers)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(urllib.request.urlopen, question)
+        time.sleep(0.5)
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=30)
+        assert asked.exception(30) is not None
+    assert program.returncode == code
+    assert "terminate called" not in errors
+
+
 def test_a_port_that_is_taken_or_that_there_is_not_is_said():
     with server.open_port(0) as taken:
         taken.listen()
@@ -405,5 +579,14 @@ def test_a_port_that_is_taken_or_that_there_is_not_is_said():
 
 def test_ctrl_c_is_an_interruption_where_a_shell_ignores_it_too(monkeypatch):
     monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
+    stopped = []
     with server.open_port(0) as listening, pytest.raises(KeyboardInterrupt):
-        server.run("<p>page</p>", lambda texts, off: {}, listening, TOKEN)
+        server.run(
+            "<p>page</p>",
+            lambda texts, off: {},
+            listening,
+            TOKEN,
+            ready=lambda: None,
+            stop=lambda: stopped.append(True),
+        )
+    assert stopped == [True]

@@ -7,6 +7,7 @@ the keyword or the flag. ``entry``, at the end, makes the function that users ca
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -49,6 +50,7 @@ class AttributeOptions(RunOptions):
     ('cosine', 72, True)
     """
 
+    usual_seconds: ClassVar[Mapping[str, float]] = {"parts": 3.0, "heads removed": 4.0}
     examples: ClassVar[tuple[str, ...]] = (
         'headscope attribute demo "A man plays a guitar." "Someone plays music."',
         'headscope attribute demo "A man plays." "Music is made." --tokens',
@@ -118,8 +120,8 @@ class AttributeOptions(RunOptions):
     data: Annotated[
         Path | None,
         Usual(
-            help="Many examples in place of one: pairs, labelled sentences, lines with a mask, or "
-            "sources with targets."
+            help="Many examples in place of one: pairs, labelled sentences, lines with a mask, "
+            "sources with targets, or prompts with columns target and against."
         ),
     ] = None
     limit: Annotated[

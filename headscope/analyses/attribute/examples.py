@@ -1,8 +1,9 @@
 """Read what is taken apart: one text or pair, or a file of examples, and its controls' texts.
 
 An output has one of five kinds: ``cosine``, ``class``, ``token``, ``next`` or ``target``.
-:func:`_kind` chooses it; then the texts are tokenised (``Row``), and each becomes an ``Example``:
-the rows of one output, with the class or token whose logit it is.
+:func:`choose_output` chooses it, and refuses what does not fit it before the model is proven. Then
+:func:`open_examples` tokenises the texts (``Row``), and each becomes an ``Example``: the rows of
+one output, with the class or token whose logit it is, for which the model may have to predict it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from headscope.analyses.attribute.controls import shuffled_examples
 from headscope.analyses.attribute.next_tokens import (
     NextTokenNames,
     names_of,
+    with_own_tokens,
     with_tokens,
 )
 from headscope.analyses.attribute.outputs import Example, predicted
@@ -30,6 +32,7 @@ from headscope.data.examples import (
     read_translations,
 )
 from headscope.data.labels import class_number
+from headscope.data.prompts import read_prompts
 from headscope.data.readable_pieces import readable_pieces
 from headscope.data.token_rows import Row, encode_rows, unended_rows
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs
@@ -43,11 +46,20 @@ _READERS = {
     "cosine": read_pairs,
     "class": read_labelled,
     "token": read_texts,
-    "next": read_texts,
+    "next": read_prompts,
     "target": read_translations,
 }
 #: The task head that each kind of output needs; a cosine needs none.
 _TASK_HEADS = {"class": "classification", "token": "mlm", "next": "causal", "target": "seq2seq"}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is taken apart, before the model has run."""
+
+    loaded: LoadedModel  # The part of the model that runs it
+    kind: str
+    data: Examples | None  # The file of examples, if there is one
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,13 @@ class Opened:
     next_token: NextTokenNames | None  # Of one text of a causal language model
 
     @property
+    def own_tokens(self) -> str:
+        """What a table names for each prompt: its target, and a token to compare it with."""
+        if self.kind != "next" or self.data is None or self.data.labels is None:
+            return ""
+        return "target" if self.data.against is None else "target and against"
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What of the data is not read, and which of two tokens was taken."""
         if self.next_token is not None:
@@ -73,10 +92,10 @@ class Opened:
         return () if self.data is None else self.data.notes
 
 
-def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[LoadedModel, Opened]:
-    """Read texts or data: what is run, and the part of the model that runs it.
+def choose_output(loaded: LoadedModel, options: AttributeOptions) -> Chosen:
+    """Choose the output, and read the file of examples.
 
-    That is the encoder alone, of an encoder-decoder model whose target is not taken apart.
+    Of an encoder-decoder model whose target is not taken apart the encoder alone runs.
     """
     kind = _kind(loaded, options)
     _refuse_for_kind(loaded, kind, options)
@@ -85,7 +104,14 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
     data = None
     if options.data is not None:
         data = _READERS[kind](options.data).draw(options.limit, options.seed)
+    return Chosen(loaded, kind, data)
 
+
+def open_examples(chosen: Chosen, options: AttributeOptions) -> Opened:
+    """Tokenise the texts or the data, and name each example's class or token."""
+    loaded = chosen.loaded
+    kind = chosen.kind
+    data = chosen.data
     texts: tuple[str, ...] = ()
     label = ""
     next_token = None
@@ -111,10 +137,12 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
             next_token = names_of(loaded, example, texts[0], options)
             examples = [example]
             label = next_token.label
+        elif kind == "next" and data is not None and data.labels is not None:
+            examples = with_own_tokens(loaded, examples, data)
         else:
             examples, label = _labelled(loaded, kind, examples, options.label)
     rows, calibration = calibration_rows(loaded, kind, options, data, texts)
-    return loaded, Opened(
+    return Opened(
         kind=kind,
         texts=texts,
         label=label,

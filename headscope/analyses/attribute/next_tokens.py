@@ -5,14 +5,16 @@ A token is named as it continues the text: `` Paris`` with a space is another to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.outputs import Example, output_logits, predicted
 from headscope.analyses.attribute.result import NextToken
-from headscope.core.errors import InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.core.safe_text import visible
 from headscope.core.widest import wide
+from headscope.data.examples import Examples
 from headscope.data.pieces import tokenise
 from headscope.data.readable_pieces import readable_pieces
 from headscope.models.run.loaded import LoadedModel
@@ -47,6 +49,32 @@ def with_tokens(
             "give another token to compare with."
         )
     return replace(example, against=against)
+
+
+def with_own_tokens(
+    loaded: LoadedModel, examples: Sequence[Example], data: Examples
+) -> list[Example]:
+    """Give each prompt of a table its own target, and its own token to compare with.
+
+    Raises
+    ------
+    CorpusError
+        If one of them is no token behind its prompt, with the line of the table.
+    """
+    targets = data.labels or ()
+    named = []
+    for example in examples:
+        i = example.rows[0].index
+        options = AttributeOptions(
+            first=data.first[i],
+            target=targets[i],
+            against=None if data.against is None else data.against[i],
+        )
+        try:
+            named.append(with_tokens(loaded, example, data.first[i], options))
+        except InputError as error:
+            raise CorpusError(f"{data.where(i)}: {error}") from None
+    return named
 
 
 def names_of(

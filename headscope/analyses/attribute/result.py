@@ -236,6 +236,8 @@ class AttributeResult(Measured):
     against: str = ""  # The token whose logit is taken off that of ``label``, after one text
     #: The likeliest tokens after one text, and then ``label`` and ``against`` if they are others.
     next_tokens: tuple[NextToken, ...] = ()
+    #: What a table names for each prompt: ``target``, or ``target and against``; empty for nothing.
+    own_tokens: str = ""
 
     def part(self, kind: str) -> Estimate:
         """Return what all parts of one kind contribute."""

@@ -26,7 +26,7 @@ from headscope.analyses.attribute.averages import (
 )
 from headscope.analyses.attribute.calibration import evenly_spaced, mean_outputs
 from headscope.analyses.attribute.controls import random_weights
-from headscope.analyses.attribute.examples import Opened, open_examples
+from headscope.analyses.attribute.examples import Opened, choose_output, open_examples
 from headscope.analyses.attribute.faithfulness import judge_rankings
 from headscope.analyses.attribute.parts import TOLERANCE, ExactSum, exact_sum_of
 from headscope.analyses.attribute.removal import HeadIndex, remove_each
@@ -61,8 +61,10 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     task = {"token": "mlm", "next": "lm"}.get(options.of or "")
     loaded = open_for_tasks(model, task=task, **options.loading)
     need_tokenizer(loaded, "attribute")
-    loaded, opened = open_examples(loaded, options)
+    chosen = choose_output(loaded, options)
+    loaded = chosen.loaded
     validation = require_valid(loaded, options.validate)
+    opened = open_examples(chosen, options)
     indices = _head_indices(loaded)
     circuit = _circuit(loaded, indices, options.circuit)
     roles = _primary_roles(loaded, options)
@@ -138,6 +140,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         faithfulness=faithfulness,
         against="" if opened.next_token is None else opened.next_token.against,
         next_tokens=() if opened.next_token is None else opened.next_token.likeliest,
+        own_tokens=opened.own_tokens,
     )
 
 

@@ -21,6 +21,12 @@ def output_name(result: AttributeResult) -> str:
     if result.kind == "cosine":
         return "the cosine"
     label = visible(result.label)
+    if result.own_tokens:
+        named = {
+            "target": "the logit of each prompt's target",
+            "target and against": "the logit of each target minus that of its alternative",
+        }
+        return named[result.own_tokens]
     if result.kind == "next":
         if result.against:
             return f"the logit of {label} minus that of {visible(result.against)}"
@@ -38,7 +44,7 @@ def kind_name(result: AttributeResult) -> str:
     """Name what kind of number the output is."""
     if result.is_difference:
         return "a difference of cosines"
-    if result.against:
+    if result.against or result.own_tokens == "target and against":
         return "a difference of logits"
     if result.outputs == NUMBERS:
         return "a score"

@@ -35,12 +35,12 @@ _TOKENS = 24
 def blocks(result: AttributeResult) -> Iterator[b.Block]:
     """Show the sum, the heads by effect of removal with their parts, controls and tokens."""
     yield from _sum(result)
-    yield from _largest(result)
-    yield b.Text(agreement_sentence(result))
-    yield from ranking_blocks(result)
     yield b.Text(shuffled_sentence(result), "control")
     if result.control is not None:
         yield b.Text(random_weights_sentence(result), "control")
+    yield from _largest(result)
+    yield b.Text(agreement_sentence(result))
+    yield from ranking_blocks(result)
     if result.tokens:
         yield from _tokens(result)
     if result.pairs is not None:
@@ -140,7 +140,7 @@ def _tokens(result: AttributeResult) -> Iterator[b.Block]:
     ]
     largest = sorted(result.tokens, key=lambda token: -abs(token.total))[:_TOP]
     in_order = sorted(largest, key=lambda token: (token.text, token.position))
-    yield b.Table(columns, in_order, "Tokens that contribute most", on=b.TERMINAL)
+    yield b.Table(columns, in_order, "Tokens that contribute most", on=b.ASKED)
     yield b.Table(columns, result.tokens, "What comes from each token", on=b.PAGE)
 
 
@@ -176,7 +176,8 @@ def _groups_and_layers(result: AttributeResult) -> Iterator[b.Block]:
         ("direct parts together", "direct", 3),
         ("one removed, mean effect", "removed", 4),
     ]
-    yield b.Table(groups, result.groups, "Heads together", on=b.VERBOSE | b.PAGE)
+    on = b.ASKED | b.PAGE if by_role else b.VERBOSE | b.PAGE  # --roles asks for sums by role
+    yield b.Table(groups, result.groups, "Heads together", on=on)
     layers: list[b.Column] = [
         ("layer", "name", str),
         ("heads, direct", "heads", 3),
@@ -200,7 +201,7 @@ def _head_maps(result: AttributeResult) -> Iterator[b.Block]:
             values[head.layer_name, head.head] = None if value is None else 1000 * value
         yield b.HeadMap(
             f"{title}, {model_name(result)}",
-            f"1000 x of {output_name(result)}",
+            f"thousandths of {output_name(result)}",
             values,
             digits=0,
             file=f"attribute_{field}",
@@ -216,7 +217,7 @@ def _bars(result: AttributeResult) -> Iterator[b.Block]:
     names = [head.name for head in heads]
     removed = [head.removed.joint for head in heads]
     direct = [head.direct.joint for head in heads]
-    axis = f"of {kind_name(result)}"
+    axis = f"difference in {output_name(result)}"
     lost = b.Series("lost when it is removed", names, removed, "bars", b.BLUE)
     written = b.Series("direct part", names, direct, "bars", b.ORANGE)
     yield b.Panels(
@@ -302,7 +303,7 @@ def _key_numbers(result: AttributeResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Which heads made this output",
+    "Which heads made this output?",
     blocks,
     {
         "attribute": AttributeResult.to_frame,
@@ -318,4 +319,5 @@ VIEW = view(
     ),
     key_numbers=_key_numbers,
     page="attribute",
+    term="attribution",
 )

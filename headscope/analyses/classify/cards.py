@@ -19,6 +19,13 @@ _BASELINES = {
     "uniform": "evenly spread attention",
     "kernel": "the head's mean attention by distance",
 }
+
+
+def baseline_name(key: str) -> str:
+    """Say in words what a baseline of a syntactic label does."""
+    return _BASELINES.get(key, key)
+
+
 #: The sentence of a role that comes without one
 _ANY_ROLE = "{words}: {score:.2f}, and {baseline:.2f} would be expected without it."
 #: Where the tokens of a repeated sequence can look.
@@ -45,7 +52,7 @@ def head_sentence(head: HeadResult) -> str:
         score=float(label.score),
         baseline=label.baseline,
         detail=role.detail(label.detail),
-        against=_BASELINES.get(label.against, label.against),
+        against=baseline_name(label.against),
     )
     further = [role_name(key) for key in head.roles if key != head.primary]
     return f"{text} Also: {', '.join(further)}." if further else text
@@ -223,4 +230,4 @@ def loss_text(loss: float) -> str:
 
 def loss_interval(effect: JointEstimate) -> str:
     """Write the interval of a loss."""
-    return " to ".join(map(loss_text, effect.interval or ())) or "no interval"
+    return interval_text(effect.interval, loss_text)

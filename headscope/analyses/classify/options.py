@@ -7,6 +7,7 @@ stands for the option ``task``, spelled as the user's interface does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -41,6 +42,12 @@ class ClassifyOptions(ResumableOptions):
     ('L0H2', 'positional', -1)
     """
 
+    usual_seconds: ClassVar[Mapping[str, float]] = {
+        "model": 4.0,
+        "control": 4.0,
+        "patching heads": 40.0,
+        "removing heads": 100.0,
+    }
     examples: ClassVar[tuple[str, ...]] = (
         "headscope classify demo",
         "headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out",
@@ -145,6 +152,14 @@ class ClassifyOptions(ResumableOptions):
     limit: Annotated[
         int | None, Usual(help="Only the first sentences.", at_least=1, unit="sentence")
     ] = None
+    windows: Annotated[
+        bool,
+        Option(
+            help="Read lines of a text that are too long for the model in windows of whole "
+            "sentences; else they are left out.",
+            flags=("--windows",),
+        ),
+    ] = False
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:

@@ -177,11 +177,15 @@ class TextPass:
         for stack in self.stacks:
             swapped_sources = None
             if stack == "cross" and name == "model" and self.swapped is not None:
-                swapped_sums = runner.measure(loaded, ["cross"], self.swapped, "swapped sources")
+                swapped_sums = runner.measure(
+                    loaded, ["cross"], self.swapped, "model, swapped sources"
+                )
                 swapped_sources = swapped_sums.by_stack[stack]
             first_replaced = None
             if stack == "decoder" and name == "model" and self.first_replaced is not None:
-                other_sums = runner.measure(loaded, [stack], self.first_replaced, "first tokens")
+                other_sums = runner.measure(
+                    loaded, [stack], self.first_replaced, "model, first tokens"
+                )
                 first_replaced = other_sums.by_stack[stack]
             repeats = None
             if runner.repeats is not None and runner.repeats.stack == stack:

@@ -33,6 +33,7 @@ from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import WINDOW, Corpus, as_corpus
 from headscope.data.frequencies import Frequencies, find_frequencies
+from headscope.data.long_texts import in_windows, left_out_notes
 from headscope.data.pairs import open_labelled
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
@@ -57,6 +58,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     # Open the model, and choose the stacks (encoder, decoder, cross) that read such a corpus.
     opened = _open_model(model, options)
     corpus = corpus_for(opened, source)
+    if options.windows:
+        corpus = in_windows(opened, corpus)
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
     labels = _labels_by_stack(opened, corpus, options)
@@ -76,11 +79,24 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     passes = plan_passes(loaded, stacks, corpus, frequencies, options.limit, options.seed)
     by_stack = label_stacks(loaded, passes, runner, "model")
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
+    corpus_info = _corpus_info(corpus, by_stack, frequencies, options)
     result = ClassifyResult(
         schema=SCHEMA,
-        provenance=provenance(measured, command=options.command, seed=options.seed, data=corpus),
+        provenance=provenance(
+            measured,
+            command=options.command,
+            seed=options.seed,
+            data=corpus,
+            warnings=left_out_notes(
+                corpus_info.skipped,
+                corpus_info.sentences + corpus_info.skipped,
+                corpus.name,
+                loaded.max_length,
+                windows=not (corpus.has_trees or corpus.n_pairs or corpus.labels),
+            ),
+        ),
         validation=validation,
-        corpus=_corpus_info(corpus, by_stack, frequencies, options),
+        corpus=corpus_info,
         thresholds=_least_scores(thresholds),
         heads=tuple(chain.from_iterable(stack.heads for stack in by_stack)),
         control=_swapped_control(by_stack),

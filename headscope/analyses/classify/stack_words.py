@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from headscope.analyses.classify.cards import offset_text
+from headscope.analyses.classify.cards import baseline_name, offset_text
 from headscope.analyses.classify.result import ClassifyResult, ControlResult
 from headscope.analyses.classify.roles import (
     NO_ROLE,
@@ -19,7 +19,8 @@ from headscope.analyses.classify.roles import (
     role_in,
     role_name,
 )
-from headscope.analyses.classify.scores import HeadResult
+from headscope.analyses.classify.scores import HeadResult, SyntacticScore
+from headscope.data.long_texts import MOST_LEFT_OUT
 from headscope.show.cells import joined, plural
 
 #: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
@@ -63,8 +64,13 @@ def found_sentence(stack_result: ClassifyResult) -> str:
     n_heads = len(stack_result.heads)
     n_with_role = len([head for head in stack_result.heads if head.roles])
     n_without = n_heads - n_with_role
+    corpus = stack_result.corpus
+    n_texts = corpus.sentences + corpus.skipped
+    read = ""
+    if corpus.skipped > MOST_LEFT_OUT * n_texts:
+        read = f", of which {corpus.sentences:,} of {n_texts:,} texts could be read"
     return (
-        f"{n_with_role} of {n_heads} {kind} {_has(n_with_role)} a role on this corpus "
+        f"{n_with_role} of {n_heads} {kind} {_has(n_with_role)} a role on this corpus{read} "
         f"(a head can have several); {n_without} {_has(n_without)} none."
     )
 
@@ -133,27 +139,24 @@ def count_syntactic(stack_result: ClassifyResult) -> str:
 
 def count_sinks(stack_result: ClassifyResult) -> str:
     """Count first-token sinks: all of them, and those that stay when the token is another one."""
-    details = [
-        label.detail
-        for head in stack_result.heads
-        for label in head.labels
-        if label.role == "first_token"
-    ]
+    details: list[str] = []
+    for head in stack_result.heads:
+        details += [label.detail for label in head.labels if label.role == "first_token"]
     counted = f"{len(details)} first-token {plural(len(details), 'sink')}"
     if not any(details):
         return counted
     n_position = details.count("position")
     n_token = details.count("token")
-    return f"{counted} (with another token first {n_position} of them stay, {n_token} go)"
+    return f"{counted} (with another token in front, {n_position} stay and {n_token} go)"
 
 
 def asked_sentence(stack_result: ClassifyResult) -> str:
     """Say which share of the trees' edges a causal stack was asked for; empty elsewhere."""
-    asked = stack_result.corpus.asked_edges
-    if not asked:
+    shares = stack_result.corpus.asked_edges
+    if not shares:
         return ""
-    from_dependent = asked.get("dep->head", 0.0)
-    from_head = asked.get("head->dep", 0.0)
+    from_dependent = shares.get("dep->head", 0.0)
+    from_head = shares.get("head->dep", 0.0)
     return (
         "A token sees only what stands before it: syntactic roles were asked for "
         f"{from_dependent:.0%} of the trees' edges from the dependent, for {from_head:.0%} from "
@@ -161,16 +164,60 @@ def asked_sentence(stack_result: ClassifyResult) -> str:
     )
 
 
-def no_relation_sentence(stack_result: ClassifyResult) -> str:
-    """Say that no head follows a relation or the user's pairs, or that none could be tested."""
-    labels = stack_result.labels
-    keys = [PAIR + label for label in labels] or ["syntactic"]
+def pairs_sentence(stack_result: ClassifyResult) -> str:
+    """Say which heads follow the user's pairs, that none does, or why that is not testable.
+
+    Where there is none, the nearest to one is named, with the strongest baseline beside it.
+    """
+    keys = [PAIR + label for label in stack_result.labels]
+    following = [head for head in stack_result.heads if set(keys) & set(head.roles)]
+    if following:
+        names = [_short_name(stack_result, head) for head in following[:_MOST_NAMES]]
+        n_more = len(following) - len(names)
+        more = f" and {n_more} more" if n_more else ""
+        follow = "follows" if len(following) == 1 else "follow"
+        return (
+            f"{len(following)} of {len(stack_result.heads)} heads {follow} the pairs better than "
+            f"every baseline on both halves of the corpus: {', '.join(names)}{more}."
+        )
     reasons = [stack_result.untestable[key] for key in keys if key in stack_result.untestable]
+    answer = "No head follows the pairs better than every baseline on both halves of the corpus."
     if len(reasons) == len(keys):
-        edges = "the pairs" if labels else "a relation"
-        return f"Whether a head follows {edges} could not be tested: {reasons[0]}."
-    if labels:
-        return "No head follows the pairs better than every baseline on both halves of the corpus."
+        answer = f"Not testable whether a head follows the pairs: {reasons[0]}."
+    return f"{answer}{_nearest_to_pairs(stack_result)}"
+
+
+def _nearest_to_pairs(stack_result: ClassifyResult) -> str:
+    """Name the head that follows the pairs most closely, beside its strongest baseline."""
+    scored: list[tuple[HeadResult, SyntacticScore]] = []
+    for head in stack_result.heads:
+        scored += [
+            (head, score)
+            for score in head.syntactic
+            if score.relation in stack_result.labels and score.trials
+        ]
+    if not scored:
+        return ""
+
+    def gain(row: tuple[HeadResult, SyntacticScore]) -> float:
+        _, score = row
+        return float(score.accuracy) - max(score.baselines.values())
+
+    head, score = max(scored, key=gain)
+    name = _short_name(stack_result, head)
+    strongest = max(score.baselines, key=lambda name: score.baselines[name])
+    return (
+        f" Nearest to it: {name} looks {score.relation} {score.direction} in "
+        f"{score.accuracy.value:.0%} of {score.trials:,} trials; its strongest baseline, "
+        f"{baseline_name(strongest)}, is right in {score.baselines[strongest]:.0%}."
+    )
+
+
+def no_relation_sentence(stack_result: ClassifyResult) -> str:
+    """Say that no head follows a relation of the trees, or that none could be tested."""
+    reason = stack_result.untestable.get("syntactic")
+    if reason is not None:
+        return f"Whether a head follows a relation could not be tested: {reason}."
     return (
         "No head is syntactic: none follows a relation better than every baseline on both halves "
         "of the corpus."
@@ -229,16 +276,24 @@ def control_sentence(stack_result: ClassifyResult) -> str:
     control = stack_result.control or ControlResult()
     clauses = list(_swapped_clauses(stack_result, control))
     if control.random_weights:
-        counts = [
-            f"{control.roles.get(role.key, 0)} {role.name}" for role in stack_result.possible_roles
-        ]
-        clauses.append(
-            f"with random weights (seed {control.seed}), of {control.heads} heads "
-            f"{', '.join(counts)}"
-        )
+        clauses.append(_random_clause(stack_result, control))
     else:
         clauses.append("random weights were not measured (--control measures them)")
     return f"Control: {'; '.join(clauses)}.{_worth_of_control(stack_result, control)}"
+
+
+def _random_clause(stack_result: ClassifyResult, control: ControlResult) -> str:
+    """Count the roles that heads with random weights have; all that none has in few words."""
+    counts = []
+    for role in stack_result.possible_roles:
+        n_heads = control.roles.get(role.key, 0)
+        if n_heads:
+            verb = "is" if n_heads == 1 else "are"
+            counts.append(f"{n_heads} {verb} labelled {role.name}")
+    random_heads = f"with random weights (seed {control.seed}), of {control.heads} heads"
+    if not counts:
+        return f"{random_heads} none has a role"
+    return f"{random_heads} {', '.join(counts)}, and none has another role"
 
 
 def _swapped_clauses(stack_result: ClassifyResult, control: ControlResult) -> Iterator[str]:

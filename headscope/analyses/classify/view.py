@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from headscope.analyses.classify.cards import head_cards, mark_of
 from headscope.analyses.classify.optional.view import (
+    cause_sentences,
     interval_words,
     more,
     patch_sentences,
@@ -37,16 +39,17 @@ from headscope.analyses.classify.stack_words import (
     has_trees,
     legend,
     no_relation_sentence,
+    pairs_sentence,
     results_by_stack,
     role_counts,
     untested_sentence,
 )
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, mean_of, model_line, model_name, p_text
+from headscope.show.cells import decimal, interval_text, mean_of, model_line, model_name, p_text
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Scale
-from headscope.show.view import KeyNumber, next_step, view
+from headscope.show.view import NOT_TESTABLE, KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     """Show by stack what was found, the map and the labels; on the page, a table of roles."""
     for stack_result in results_by_stack(result):
         yield from _stack_blocks(stack_result, result)
-    for sentence in patch_sentences(result):
+    for sentence in chain(patch_sentences(result), cause_sentences(result)):
         yield b.Text(sentence, on=b.TERMINAL)
     frequencies = ""
     if "encoder" in result.stacks:
@@ -80,12 +83,15 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
     (stack,) = stack_result.stacks
     several = len(result.stacks) > 1
     corpus = stack_result.corpus
+    if stack_result.labels:  # what was asked is which heads follow the pairs
+        yield b.Text(visible(pairs_sentence(stack_result)), "lead")
+    yield b.Text(found_sentence(stack_result), "" if stack_result.labels else "lead")
+    control = control_sentence(stack_result)
+    yield b.Text(visible(f"{STACK_NAMES[stack]}. {control}" if several else control), "control")
     if corpus.by_stack:
         unit = "sources" if stack == "encoder" else "pairs"
         counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped"
-        title = f"{STACK_NAMES[stack]}: {counts}, {corpus.queries:,} tokens"
-        yield b.Text(title, "lead", b.TERMINAL)
-    yield b.Text(found_sentence(stack_result), "lead")
+        yield b.Text(f"Read: {counts}, {corpus.queries:,} tokens.", on=b.TERMINAL)
     yield b.Text(found_heads(stack_result), on=b.TERMINAL)
     last_layer = max(head.layer for head in stack_result.heads)
     layers: Sequence[int] = range(last_layer + 1) if several else stack_result.layers
@@ -98,13 +104,9 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
         yield b.Text(sentence)
     if has_trees(stack_result):
         yield b.Text(f"Of the syntactic heads: {count_syntactic(stack_result)}.", on=b.PAGE)
-    sentences = [
-        asked_sentence(stack_result),
-        untested_sentence(stack_result),
-        control_sentence(stack_result),
-    ]
+    sentences = [asked_sentence(stack_result), untested_sentence(stack_result)]
     caveats = " ".join(filter(None, sentences))
-    if several:
+    if several and caveats:
         caveats = f"{STACK_NAMES[stack]}. {caveats}"
     yield b.Text(visible(caveats))
 
@@ -215,7 +217,7 @@ def _best_relations(result: ClassifyResult) -> Iterator[b.Chart]:
         caption += f"; {len(best) - _MOST_BARS} more in relations.csv"
     bars = range(len(shown))
     yield b.Chart(
-        f"Best head per relation, {model_name(result)}",
+        f"How often the best head finds each relation, {model_name(result)}",
         caption,
         "",
         [
@@ -244,8 +246,8 @@ def _labels_table(stack_result: ClassifyResult) -> Iterator[b.Block]:
 
     # Say why there is no syntactic label, where there could be one.
     read_sentences = stack_result.stacks != ("cross",) and not stack_result.corpus.pairs
-    if stack_result.labels or read_sentences:
-        if not stack_result.corpus.trees and not stack_result.labels:  # sources have no trees
+    if read_sentences and not stack_result.labels:
+        if not stack_result.corpus.trees:  # sources have no trees
             text = "No syntactic roles: plain text has no gold trees (give --treebank)."
             yield b.Text(text, on=b.TERMINAL)
         elif not any(role_class(label.role) == "syntactic" for _, label in labels):
@@ -286,7 +288,7 @@ def _label_name(label: Label) -> str:
 
 
 def _label_interval(label: Label) -> str:
-    return " to ".join(map(decimal, label.score.interval or [None]))
+    return interval_text(label.score.interval)
 
 
 def _key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
@@ -312,10 +314,12 @@ def _compared(result: ClassifyResult) -> Iterator[KeyNumber]:
             control = random if random == "-" else f"random weights {random}"  # -: not measured
             counted = f"{prefix}heads with {name}" if role == "none" else f"{prefix}{name} heads"
             if role_in(role, stack) in result.untestable:
-                yield KeyNumber(counted, "not testable", control)
+                yield KeyNumber(counted, NOT_TESTABLE, control)
             else:
                 text = f"{n_heads} of {n_all} ({n_heads / max(n_all, 1):.0%})"
-                yield KeyNumber(counted, text, control, Estimate(n_heads))
+                yield KeyNumber(
+                    counted, text, control, Estimate(n_heads), role=role_in(role, stack)
+                )
 
 
 def brief(result: ClassifyResult) -> ClassifyResult:
@@ -331,7 +335,7 @@ def brief(result: ClassifyResult) -> ClassifyResult:
 
 
 VIEW = view(
-    "Roles",
+    "What do heads look at?",
     blocks,
     {
         "heads": ClassifyResult.to_frame,
@@ -361,4 +365,5 @@ VIEW = view(
     key_numbers=_key_numbers,
     compared=_compared,
     brief=brief,
+    term="roles",
 )

@@ -7,6 +7,7 @@ the keyword or the flag. ``entry``, at the end, makes the function that users ca
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
@@ -38,6 +39,7 @@ class DepthOptions(RunOptions):
 
     #: Memory beside the model: 0.6 times its weights, and 180 MiB
     held: ClassVar[Held] = Held(0.6, 180.0)
+    usual_seconds: ClassVar[Mapping[str, float]] = {"model": 8.0, "control": 8.0}
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",
         "headscope depth ./my-bert --text articles.txt -o out/",

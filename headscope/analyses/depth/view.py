@@ -14,11 +14,12 @@ from headscope.show.cells import (
     joined,
     model_line,
     model_name,
+    percent,
     plural,
-    plus_minus,
     ratio_text,
     tiny,
 )
+from headscope.show.estimates import ranged
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS, finite, t_half_width
@@ -69,7 +70,7 @@ def blocks(result: DepthResult) -> Iterator[b.Block]:
     }
     yield _table(
         "How different the tokens still are: ||res(H)|| / ||H||, 0 where all are the same; mean "
-        "+-std over windows",
+        "(standard deviation over windows)",
         result,
         ratio_cells,
     )
@@ -94,9 +95,9 @@ def _protected_table(result: DepthResult, way: str) -> b.Table:
     for protection in result.protected:
         if protection.way == way:
             # As wide as a share with its interval, so that the columns of both tables align
-            column = f"{PARTS[protection.part].column:>15}"
+            column = f"{PARTS[protection.part].column:>20}"
             cells[column] = functools.partial(_share, protection.part, way)
-    title = f"Share of the full model's ratio {WAYS[way]}, +-95%"
+    title = f"Share of the full model's ratio {WAYS[way]} [95% interval]"
     return _table(title, result, cells, first_point=1)
 
 
@@ -135,17 +136,13 @@ def _ratio(name: str, curves: DepthCurves, point: int) -> str:
     text = ratio_text(curves.variants[name][point])
     has_exponent = "e" in text
     std = None if has_exponent else curves.std[name][point]
-    return plus_minus(text, std, ".2f").replace("+-0.", "+-.")  # a narrow column
+    return text if std is None else f"{text} ({std:.2f})"
 
 
 def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
-    """Write the share that a part protects, with half of its interval."""
+    """Write the share that a part protects, with its interval."""
     p = curves.protection(layer_part, way)
-    share = Estimate(p.mean[point], p.low[point], p.high[point])
-    if share.value is None:
-        return "-"
-    # z: no minus before a rounded zero
-    return plus_minus(f"{share.value:z.1%}", share.half_width, ".1%")
+    return ranged(Estimate(p.mean[point], p.low[point], p.high[point]), percent)
 
 
 def _ratio_chart(result: DepthResult) -> b.Chart:
@@ -162,14 +159,15 @@ def _ratio_chart(result: DepthResult) -> b.Chart:
             band.append((low, middle + deviation))
         x = range(len(means))
         series.append(b.Series(shown.title, x, means, colour=shown.colour, band=band))
-        if result.control is not None:
-            random = "random weights" if name == "full" else ""
+        if result.control is not None and name in ("full", "attention"):
             curve = result.control.variants[name]
-            series.append(b.Series(random, x, curve, colour=shown.colour, marker="", dash="--"))
+            series.append(b.Series("", x, curve, colour=shown.colour, marker="", dash="--"))
+    if result.control is not None:
+        series.append(b.RANDOM_WEIGHTS)
     return b.Chart(
         f"How different the tokens still are, {model_name(result)}",
         "after layer",
-        "||res(H)|| / ||H||",
+        "share of the states that differs between tokens",
         series,
         "How different the tokens still are by layer, one line for each variant of the layers; "
         "the numbers are in depth.csv.",
@@ -190,9 +188,10 @@ def _protected_panels(result: DepthResult) -> b.Panels:
             y = [Estimate(*numbers) for numbers in zip(p.mean, p.low, p.high, strict=True)]
             series.append(b.Series(shown.title.removeprefix("the "), x, y, colour=shown.colour))
             if result.control is not None:
-                random = "random weights" if layer_part == "skip" else ""
                 mean = result.control.protection(layer_part, way).mean
-                series.append(b.Series(random, x, mean, colour=shown.colour, marker="", dash="--"))
+                series.append(b.Series("", x, mean, colour=shown.colour, marker="", dash="--"))
+        if result.control is not None:
+            series.append(b.RANDOM_WEIGHTS)
         panels.append(
             b.Chart(
                 title,
@@ -296,9 +295,7 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
         if std is not None:
             half_width = finite(float(t_half_width(std / math.sqrt(windows), windows)))
         ratio = Estimate.around(result.variants[name][-1], half_width)
-        text = ratio_text(ratio.value)
-        if ratio.interval is not None:
-            text += f" [{', '.join(map(ratio_text, ratio.interval))}]"
+        text = ranged(ratio, ratio_text)
         control = "-"
         if result.control is not None:
             control = f"random weights {ratio_text(result.control.variants[name][-1])}"
@@ -308,8 +305,9 @@ def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Depth",
+    "Do tokens grow alike from layer to layer?",
     blocks,
     {"depth": DepthResult.to_frame, "protected": DepthResult.protected_frame},
     key_numbers=_key_numbers,
+    term="rank collapse",
 )

@@ -7,6 +7,7 @@ the keyword or the flag. ``entry``, at the end, makes the function that users ca
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
@@ -37,6 +38,12 @@ class FlowOptions(RunOptions):
 
     #: Memory beside the model: 1.8 times its weights, and 150 MiB
     held: ClassVar[Held] = Held(1.8, 150.0)
+    usual_seconds: ClassVar[Mapping[str, float]] = {
+        "model, choosing": 4.0,
+        "model, measuring": 6.0,
+        "control, choosing": 4.0,
+        "control, measuring": 6.0,
+    }
     examples: ClassVar[tuple[str, ...]] = (
         "headscope flow demo",
         "headscope flow ./my-bert --treebank en_ewt-ud-test.conllu -o out/",
@@ -69,6 +76,14 @@ class FlowOptions(RunOptions):
         ),
     ] = None
     full: Annotated[bool, Usual(help="Read the whole corpus.")] = False
+    windows: Annotated[
+        bool,
+        Option(
+            help="Read lines of a text that are too long for the model in windows of whole "
+            "sentences; else they are left out.",
+            flags=("--windows",),
+        ),
+    ] = False
 
     def check(self) -> None:
         """Refuse a limit where the whole corpus is asked for."""

@@ -50,7 +50,7 @@ class HeadFlow(Head):
     d_head: int  # Width of its values
     #: Spectra of W_V and of W_V W_O.
     w_v: Annotated[MatrixRank, Compare("effective rank of W_V", attribute="effective_rank")]
-    ov: Annotated[MatrixRank, Compare("effective rank of W_V W_O", attribute="effective_rank")]
+    ov: Annotated[MatrixRank, Compare("effective rank of W_VW_O", attribute="effective_rank")]
     recovery: Annotated[Recovery, Compare("R^2 ")]  # What z holds of what was read
 
     def wide(self, matrix: str = "w_v") -> float | None:

@@ -31,6 +31,7 @@ from headscope.analyses.flow.result import (
 )
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import as_corpus
+from headscope.data.long_texts import in_windows, left_out_notes
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import random_twin
@@ -70,6 +71,8 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     if not opened.sites:  # no attention to choose a stack of: the certificate raises and says why
         require_valid(opened, options.validate)
     corpus = corpus_for(opened, corpus).sources
+    if options.windows:
+        corpus = in_windows(opened, corpus)
     # One stack is measured: of an encoder-decoder model its encoder.
     (stack,) = stacks_for(opened, None, pairs=False)
     # The certificate takes time, so it comes after all that may refuse the model or the corpus.
@@ -95,7 +98,19 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     control_seeds = range(seed, seed + options.control_seeds)
     # Controls of these spectra: Gaussian matrices here, a model with random weights below
     control_spectra = {"gaussian": _gaussian_controls(loaded, control_seeds)}
-    origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
+    origin = provenance(
+        loaded,
+        command=options.command,
+        seed=seed,
+        data=corpus,
+        warnings=left_out_notes(
+            reader.skipped,
+            n_sentences,
+            corpus.name,
+            loaded.max_length,
+            windows=not corpus.has_trees,
+        ),
+    )
 
     # Random weights
     random_halves = None

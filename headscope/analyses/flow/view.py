@@ -10,7 +10,6 @@ Blocks (``b``) are plain values that the terminal, the page and the figure files
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import groupby
 from statistics import fmean
 from typing import NamedTuple
@@ -18,10 +17,10 @@ from typing import NamedTuple
 from headscope.analyses.flow.result import FlowResult, HeadFlow, Recovery
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plus_minus
+from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, percent
+from headscope.show.estimates import ranged
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
-from headscope.stats.estimate import Estimate
 
 
 class _Shown(NamedTuple):
@@ -34,21 +33,21 @@ class _Shown(NamedTuple):
 
 #: The R^2 of a head, by their names in the result.
 R2_SHOWN = {
-    "whole": _Shown("all that is read", b.BLACK, "all read"),
-    "directions": _Shown("all that is read, from random directions", b.GREY, "random"),
-    "token": _Shown("the attended word's state", b.SKY),
-    "token_directions": _Shown("the attended word's state, from random directions", b.PURPLE),
-    "value": _Shown("the attended word where W_V reads", b.BLUE, "top word"),
-    "gaussian": _Shown("the attended word, Gaussian W_V", b.GREEN, "Gaussian"),
-    "other": _Shown("a random word where W_V reads", b.ORANGE, "any word"),
+    "whole": _Shown("from the head's output", b.BLUE, "all read"),
+    "directions": _Shown("from random directions", b.ORANGE, "random"),
+    "token": _Shown("from the head's output", b.BLUE),
+    "token_directions": _Shown("from random directions", b.ORANGE),
+    "value": _Shown("from the head's output", b.BLUE, "top word"),
+    "gaussian": _Shown("with a Gaussian W_V", b.GREEN, "Gaussian"),
+    "other": _Shown("of a random word", b.PURPLE, "any word"),
 }
 #: The columns of the table of layers, by name of the R^2.
 _COLUMNS = {name: shown.column for name, shown in R2_SHOWN.items() if shown.column}
 _LEGEND = (
     "Mean of heads. W_V width: effective rank over d_head. all read, random: the share of the "
-    "variance of everything a head reads that a linear readout recovers from z, and from random "
-    "directions. top word, Gaussian, any word: of the word attended to most, with this W_V and "
-    "with a Gaussian one, and of any word of the sentence."
+    "variance of everything a head reads that a linear readout recovers from its output, and from "
+    "random directions. top word, Gaussian, any word: of the word attended to most, with this W_V "
+    "and with a Gaussian one, and of any word of the sentence."
 )
 _WIDE = 0.8  # Effective rank over d_head from which on W_V is called wide here, as in claim 1.
 
@@ -65,17 +64,6 @@ def blocks(result: FlowResult) -> Iterator[b.Block]:
     yield b.Text(_LEGEND, on=b.TERMINAL)
     yield b.Text("\n".join([*lines, result.sentences.note]).strip(), on=b.TERMINAL)
     yield next_step(result, "what does removing each head cost?", "classify {} --ablate")
-
-
-def number(estimate: Estimate | None, digits: int = 2, *, share: bool = False) -> str:
-    """Write a number, or a share as a percentage, with half of its interval."""
-    if estimate is None or estimate.value is None:
-        return "-"
-    text = f"{estimate.value:z.0%}" if share else f"{estimate.value:z.{digits}f}"
-    return plus_minus(text, estimate.half_width, ".1%" if share else f".{digits}f")
-
-
-percent = partial(number, share=True)
 
 
 def _r2(recovery: Recovery, name: str) -> float | None:
@@ -145,16 +133,16 @@ def _recovered(result: FlowResult) -> str:
     texts = []
     if "whole" not in missing:
         texts.append(
-            f"From a head's output z, {percent(mean.whole)} of the variance of its input can be "
-            "recovered linearly (held-out sentences, mean of heads); random projections give "
-            f"{percent(mean.directions)}{_random_weights(result, 'whole')}."
+            f"From a head's output, {ranged(mean.whole, percent)} of the variance of its input can "
+            "be recovered linearly (held-out sentences, mean of heads); random projections give "
+            f"{ranged(mean.directions, percent)}{_random_weights(result, 'whole')}."
         )
     if "value" not in missing:
         texts.append(
-            f"Of the word that is attended to most, {percent(mean.value)} of what W_V reads can be "
-            f"recovered; a Gaussian W_V gives {percent(mean.gaussian)}"
+            f"Of the word that is attended to most, {ranged(mean.value, percent)} of what W_V "
+            f"reads can be recovered; a Gaussian W_V gives {ranged(mean.gaussian, percent)}"
             f"{_random_weights(result, 'value')}, and a random word of the sentence "
-            f"{percent(mean.other)}."
+            f"{ranged(mean.other, percent)}."
         )
     texts += [
         f"R^2 of {R2_SHOWN[name].recovered} is not measured: {why}."
@@ -167,7 +155,7 @@ def _random_weights(result: FlowResult, name: str) -> str:
     """Say the R^2 of random weights, behind a comma; nothing where they were not measured."""
     if result.control is None:
         return ""
-    return f", random weights {percent(getattr(result.control.recovery, name))}"
+    return f", random weights {ranged(getattr(result.control.recovery, name), percent)}"
 
 
 # --- tables and figures ---------------------------------------------------------------------------
@@ -194,13 +182,39 @@ def _layers(result: FlowResult) -> b.Table:
     return b.Table([("layer", 0, str), *numbers], rows)
 
 
-def _figure(result: FlowResult) -> b.Chart:
-    """Draw the R^2 by layer: a dot for each head, a line of means, a dashed one of the control."""
+#: The panels of the figure: what is recovered, and the R^2 that are compared there.
+_PANELS = {
+    "of all that a head reads": ("whole", "directions"),
+    "of the attended word's state": ("token", "token_directions"),
+    "of the attended word, where W_V reads": ("value", "gaussian", "other"),
+}
+
+
+def _figure(result: FlowResult) -> b.Panels:
+    """Draw the R^2 by layer: a panel for each thing that is recovered."""
+    return b.Panels(
+        f"How much of what it reads a head passes on, {model_name(result)}",
+        [
+            b.Chart(title, "layer", "share of variance recovered", _lines(result, names))
+            for title, names in _PANELS.items()
+        ],
+        "flow",
+        across=3,
+        size=(10.0, 4.0),
+        alt="The share of variance that linear readouts recover by layer; the numbers are in "
+        "flow.csv.",
+        on=b.PAGE,
+    )
+
+
+def _lines(result: FlowResult, names: Sequence[str]) -> list[b.Series]:
+    """Draw a dot for each head, a line of means, and a dashed one of random weights."""
     by_layer = [list(heads) for _, heads in groupby(result.heads, lambda head: head.layer)]
     layers = [heads[0].layer for heads in by_layer]
-    middle = (len(R2_SHOWN) - 1) / 2
+    middle = (len(names) - 1) / 2
     lines = []
-    for i, (name, shown) in enumerate(R2_SHOWN.items()):
+    for i, name in enumerate(names):
+        shown = R2_SHOWN[name]
         # The dots of the several R^2 stand side by side around the layer's number.
         x = [head.layer + 0.1 * (i - middle) for head in result.heads]
         values = [_r2(head.recovery, name) for head in result.heads]
@@ -213,15 +227,9 @@ def _figure(result: FlowResult) -> b.Chart:
             level = [_r2(result.control.recovery, name)] * len(layers)
             control = b.Series("", layers, level, colour=shown.colour, marker="", dash="--")
             lines.append(control)
-    return b.Chart(
-        title=f"What a linear readout recovers, {model_name(result)} (dashed: random weights)",
-        x="layer",
-        y="share of variance recovered (held-out R^2)",
-        series=lines,
-        alt="The share of variance that linear readouts recover by layer; the numbers are in "
-        "flow.csv.",
-        file="flow",
-    )
+    if result.control is not None:
+        lines.append(b.RANDOM_WEIGHTS)
+    return lines
 
 
 # --- cards and key numbers ------------------------------------------------------------------------
@@ -248,17 +256,17 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
     for matrix in ("w_v", "ov"):
         gaussian = _control_width(result, "gaussian", matrix)
         widths.append(f"{decimal(head.wide(matrix), 2)} ({decimal(gaussian, 2)})")
-    yield "Width of W_V, W_V W_O", f"{', '.join(widths)} of d_head (Gaussian)"
+    yield "Width of W_V, W_VW_O", f"{', '.join(widths)} of d_head (Gaussian)"
     r2 = head.recovery
     yield (
         "Recovered of what it reads",
-        f"{percent(r2.whole)} (random directions {percent(r2.directions)}"
+        f"{ranged(r2.whole, percent)} (random directions {ranged(r2.directions, percent)}"
         f"{_random_weights(result, 'whole')})",
     )
     yield (
         "Recovered of the attended word",
-        f"{percent(r2.value)} (Gaussian W_V {percent(r2.gaussian)}; a random "
-        f"word {percent(r2.other)}{_random_weights(result, 'value')})",
+        f"{ranged(r2.value, percent)} (Gaussian W_V {ranged(r2.gaussian, percent)}; a random "
+        f"word {ranged(r2.other, percent)}{_random_weights(result, 'value')})",
     )
 
 
@@ -266,28 +274,32 @@ def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     """Yield what z holds of what was read and of the attended word."""
     mean = result.recovery
     yield KeyNumber(
-        what="share of what a head reads that z recovers, mean of heads",
-        text=percent(mean.whole),
-        control=f"random directions {percent(mean.directions)}{_random_weights(result, 'whole')}",
+        what="share of what a head reads that its output recovers, mean of heads",
+        text=ranged(mean.whole, percent),
+        control=f"random directions {ranged(mean.directions, percent)}"
+        f"{_random_weights(result, 'whole')}",
         number=mean.whole,
     )
     yield KeyNumber(
-        what="share of the attended word's state that z recovers, mean of heads",
-        text=percent(mean.value),
-        control=f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}",
+        what="share of the attended word's state that its output recovers, mean of heads",
+        text=ranged(mean.value, percent),
+        control=f"Gaussian W_V {ranged(mean.gaussian, percent)}{_random_weights(result, 'value')}",
         number=mean.value,
     )
 
 
 VIEW = view(
-    "Information flow",
+    "What does a head pass on of what it reads?",
     blocks,
     {"flow": FlowResult.to_frame},
     cards=_cards,
     scales=(
-        Scale("passed_on", "Variance of what is read, recovered from z", of_pattern=True),
-        Scale("top_word", "Variance of the attended word, recovered from z", of_pattern=True),
+        Scale("passed_on", "Variance of what is read, recovered from its output", of_pattern=True),
+        Scale(
+            "top_word", "Variance of the attended word, recovered from its output", of_pattern=True
+        ),
         Scale("value_width", "Effective rank of W_V over d_head"),
     ),
     key_numbers=_key_numbers,
+    term="information flow",
 )

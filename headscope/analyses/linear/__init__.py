@@ -7,6 +7,7 @@ and read back, :mod:`.resamples` and :mod:`.correlation` the estimates with thei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -33,6 +34,7 @@ class LinearOptions(EffectOptions):
     """
 
     held: ClassVar[Held] = Held(0.6, 450.0)
+    usual_seconds: ClassVar[Mapping[str, float]] = {"all heads": 20.0}
     examples: ClassVar[tuple[str, ...]] = (
         "headscope linear demo",
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",

@@ -8,8 +8,8 @@ i gives key j a weight, and puts out a weighted sum of the values, over the keys
 
 With phi(x) = x the weights are the model's own scores. What is summed over j does not depend on
 the query, so a head could keep ``sum_j phi(k_j) v_j^T``, d_head x d_head numbers however long the
-text is: its fast weights. A bias that a model adds to its scores has no place in such a sum and is
-left out.
+text is: its fast weights. A bias that a model adds to its scores, and a soft cap that bounds them,
+have no place in such a sum and are left out.
 
 ====================  ==========================================================================
 ``linear``            phi(x) = x: the softmax removed; weights may be negative, so not normalised

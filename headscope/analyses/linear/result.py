@@ -150,6 +150,8 @@ class LinearResult(Measured):
     #: What was read: name, sha256, lines, skipped, tokens.
     text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
     control: LinearControl | None = None  # Random weights; None unless asked for.
+    #: What bounds the model's scores and no linear form's (a soft cap); None for nothing.
+    softcap: float | None = None
     task: EffectTask | None = None  # What changed models were measured by, besides the cosine.
 
     def form(self, name: str) -> LinearForm:

@@ -46,6 +46,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     resamples = Resamples(sums, options.seed)
     memory = tuple(key_memory(observed.first_keys(), observed.d_head))
     observed.forget_keys()
+    softcap = next((site.softcap for site in loaded.sites if site.softcap is not None), None)
 
     # Run it with every form in all heads, and with constant outputs.
     scales = sums.scales()
@@ -78,6 +79,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         random_coherence=math.sqrt(2 / (math.pi * observed.d_head)),
         bias_left_out=observed.biased,
         control=control,
+        softcap=softcap,
     )
 
 

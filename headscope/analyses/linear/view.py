@@ -8,6 +8,7 @@ from headscope.analyses.linear.result import HeadCorrelation, LinearResult
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, mean_of, model_name, p_text
 from headscope.show.estimates import ranged, run_lines
+from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 
@@ -48,6 +49,11 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
             "The model adds to its scores what depends on positions; no linear form can, so part "
             "of the error is the lost bias and not the lost softmax."
         )
+    if result.softcap is not None:
+        yield b.Text(
+            f"The model bounds its scores by a soft cap of {result.softcap:g} before the softmax; "
+            "the weights of a linear form have no bound, so part of the error is the lost cap."
+        )
     if result.left_out:
         yield b.Text(f"Left out: {joined(result.left_out)}, which no text alone shows.")
     yield b.Text(run_lines(result), "soft", on=b.TERMINAL)
@@ -61,7 +67,8 @@ def _lead_sentence(result: LinearResult) -> str:
     if result.task is not None:
         digits = 1 if result.task.higher_is_better else 2  # of points, or of nats
         before = decimal(result.task.baseline.value, digits)
-        metric = f", {result.task.metric} {before} to {decimal(linear.metric, digits)}"
+        name = SHORT_NAMES.get(result.task.metric, result.task.metric)
+        metric = f", {name} {before} to {decimal(linear.metric, digits)}"
     return (
         f"Without softmax everywhere: similarity to the original {ranged(linear.cosine, 2)}"
         f"{metric}. If every head gave one constant output, the similarity would be "
@@ -140,7 +147,7 @@ def _coherence_panels(result: LinearResult) -> b.Panels:
         random = {} if name == "entropy" else {"random directions": result.random_coherence}
         panels.append(
             b.Chart(
-                f"Spearman within layers {ranged(correlation.spearman, 2)}",
+                f"Spearman {ranged(correlation.spearman, 2)}",
                 title,
                 "" if panels else "error without softmax, best scale",  # on the first alone
                 [b.Series("heads", x, errors, "points", groups=groups)],
@@ -149,7 +156,8 @@ def _coherence_panels(result: LinearResult) -> b.Panels:
             )
         )
     return b.Panels(
-        f"Do heads with similar keys lose more? {model_name(result)}, {len(result.heads)} heads",
+        f"Do heads with similar keys lose more? {len(result.heads)} heads of {model_name(result)}, "
+        "correlations within layers",
         panels,
         "linear_coherence",
         across=3,
@@ -267,7 +275,7 @@ def _key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Without the softmax",
+    "What would attention do without the softmax?",
     blocks,
     {
         "linear": LinearResult.to_frame,
@@ -281,4 +289,5 @@ VIEW = view(
         Scale("linear", "Error without the softmax, best scale"),
     ),
     key_numbers=_key_numbers,
+    term="linear attention",
 )

@@ -6,7 +6,7 @@ with ``--help-all``. The last line makes ``headscope.rank(model, ...)`` of the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -34,6 +34,7 @@ class RankOptions(RunOptions):
 
     #: Memory beside the model, as measured: 0.65 times its weights, and 80 MiB.
     held: ClassVar[Held] = Held(0.65, 80.0)
+    usual_seconds: ClassVar[Mapping[str, float]] = {"model": 3.0, "shared projections": 25.0}
     examples: ClassVar[tuple[str, ...]] = (
         "headscope rank demo",
         "headscope rank demo --text lines.txt -o out/",
@@ -79,7 +80,7 @@ class RankOptions(RunOptions):
         bool,
         Usual(
             help="Score how far each head writes the tokens that it looks at, by the eigenvalues "
-            "of W_E W_V W_O W_U.",
+            "of W_E W_VW_O W_U.",
             flags=("--copying",),
         ),
     ] = False

@@ -23,8 +23,9 @@ _CONTROL_STYLES: dict[str, dict[str, Any]] = {
 
 
 def summed(result: RankResult) -> str:
-    """Name what is summed: ``sigma^2``, squares of singular values, or ``sigma``, themselves."""
-    return "sigma^2" if result.settings["share"] == "sigma2" else "sigma"
+    """Name what is summed: squares of singular values, or these themselves."""
+    is_squared = result.settings["share"] == "sigma2"
+    return "squared singular values" if is_squared else "singular values"
 
 
 def cumulative_curves(result: RankResult, matrix: str, on: b.Medium) -> b.Panels:
@@ -42,18 +43,18 @@ def cumulative_curves(result: RankResult, matrix: str, on: b.Medium) -> b.Panels
             random_heads[name] = largest_layer.heads[matrix].singular_values
             random_layers[name] = largest_layer.layers[matrix].singular_values
     return b.Panels(
-        title=f"{NAMES[matrix]} of {model_name(result)}",
+        title=f"How many dimensions hold {NAMES[matrix]} of {model_name(result)}",
         panels=[
             b.Chart(
                 title="each head",
-                x="k",
-                y=f"share of {summed(result)} in the k largest",
+                x="largest singular values counted",
+                y=f"share of {summed(result)} that they hold",
                 series=_share_curves(result, heads, random_heads),
                 levels={"90%": 0.9},
             ),
             b.Chart(
                 title="all heads of a layer together",
-                x="k",
+                x="largest singular values counted",
                 y="",
                 series=_share_curves(result, layers, random_layers),
                 levels={"90%": 0.9},
@@ -126,6 +127,7 @@ def shared_blocks(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         "Heads of each layer sharing projections of a width, or each cut to a rank that costs as "
         f"much\n(fidelity: mean cosine to the model's own output, {shared.text['lines']:,} lines "
         f"of {shared.text['name']})",
+        on=b.ASKED | b.PAGE,
     )
     knees: dict[str, float] = {}  # a vertical line in both charts
     if shared.knee is None:

@@ -92,7 +92,9 @@ def widest_head(result: RankResult) -> HeadRank | None:
 def range_text(spread: DistanceRange) -> str:
     """Write a head's or a layer's range on a card."""
     dims90 = dims90_text(spread)
-    return f"dims90 {dims90}, stable rank {_stable(spread)}, asymmetry {_asymmetry(spread)}"
+    return (
+        f"90% in {dims90} dimensions, stable rank {_stable(spread)}, asymmetry {_asymmetry(spread)}"
+    )
 
 
 def dims90_text(spread: DistanceRange | None) -> str:

@@ -34,7 +34,7 @@ from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.positions import relative_terms, unread_positions
+from headscope.models.layouts.positions import beyond_products, unread_positions
 from headscope.models.run.devices import DTYPES
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.rotations import rotations
@@ -44,7 +44,7 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import line_batches, text_description
-from headscope.session.validate import require_valid, validating
+from headscope.session.validate import certificate_first, require_valid, validating
 from headscope.stats.factors import Factors, fold_gain, layer_factors, random_factors
 from headscope.stats.planes import Planes
 from headscope.stats.ranks import DistanceRange
@@ -72,14 +72,15 @@ def run(model: Model, options: RankOptions) -> RankResult:
     if not loaded.sites:
         require_valid(loaded, options.validate)  # the certificate says why
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
-    planes = rotations(loaded)
-    widths = check_widths(loaded, options.share_projections, turns=bool(planes))
+    with certificate_first(loaded, options.validate):
+        planes = rotations(loaded)
+        widths = check_widths(loaded, options.share_projections, turns=bool(planes))
+        norms = preceding_norms(loaded) if options.fold_layernorm else {}
+        factors_of = functools.partial(_factors, biases=options.biases, norms=norms, planes=planes)
+        shapes = _layers_by_size(loaded, factors_of)
 
     # Measure the weights and the controls. Spectra need no run of the model, so a thread compares
     # our attention with the model's meanwhile; a fresh model takes memory, and comes after.
-    norms = preceding_norms(loaded) if options.fold_layernorm else {}
-    factors_of = functools.partial(_factors, biases=options.biases, norms=norms, planes=planes)
-    shapes = _layers_by_size(loaded, factors_of)
     with layer_reader(_rank_settings(loaded, options)) as read:
         with validating(loaded, options.validate) as certificate:
             spectra, gaussian = _measure_weights(loaded, factors_of, norms, shapes, read, options)
@@ -158,17 +159,17 @@ def _open(model: Model, options: RankOptions, *, needs_text: bool) -> LoadedMode
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
     """Name what W_Q W_K^T leaves out of the scores; refuse where the model lacks what it names.
 
-    It leaves out one term at most, such as "a relative position bias".
+    It leaves out one thing at most, such as "a relative position bias".
     """
     config = loaded.model.config
-    term = relative_terms(config)
+    term = beyond_products(config)
     if term is None:
         return ()
     if validate and unread_positions(config):
         raise UnsupportedModelError(
             f"{loaded.name} ({loaded.family}) was trained with {term}, which transformers 5 no "
             "longer computes, so this is not the model that was trained; validate=False measures "
-            "W_Q W_K^T all the same."
+            "W_QW_Kᵀ all the same."
         )
     return (term,)
 

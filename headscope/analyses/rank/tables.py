@@ -21,7 +21,7 @@ from headscope.show.cells import decimal, mean_of
 from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, statistics
 
 #: How the matrices are written.
-NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
+NAMES = {"qk": "W_QW_Kᵀ", "ov": "W_VW_O", "w_q": "W_Q", "w_k": "W_K"}
 _COLUMNS = ("numerical", "stable", "effective", "90%", "95%", "99%", "asymmetry", "symmetry")
 
 

@@ -56,8 +56,10 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     """Show the answer, means of heads, every layer, maps of heads, overlaps, and what was asked."""
     answer = [rank_sentence(result), distances_sentence(result)]
     yield b.Text("\n".join(sentence for sentence in answer if sentence), "lead")
+    for warning in _warnings(result):
+        yield b.Text(warning, "warning")
     for note in rank_notes(result):
-        yield b.Text(note, "warning")
+        yield b.Text(note)
     settings = result.settings
     folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
     model_and_settings = b.Text(
@@ -77,9 +79,9 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     yield from distances_tables(result)
     gaussian_head = gaussian.geometries[0].heads["qk"]  # of a layer with the most heads
     yield b.HeadMap(
-        f"Effective rank of W_Q W_K^T, {model_name(result)}; a Gaussian head has "
+        f"How many dimensions the scores of a head use, {model_name(result)}; a Gaussian head "
         f"{gaussian_head.effective_rank:.1f}",
-        "exp(entropy of sigma)",
+        "effective rank of W_QW_Kᵀ, dimensions",
         {(head.layer_name, head.head): head.qk.effective_rank for head in result.heads},
         digits=1,
         file="effective_rank",
@@ -105,7 +107,7 @@ def rank_sentence(result: RankResult) -> str:
     if layer_mean is None or head_mean is None:
         if not result.layers or not result.heads:
             return "No heads to measure."
-        return "Some W_Q W_K^T are zero: see the table."
+        return "Some W_QW_Kᵀ are zero: see the table."
 
     random_layers = control_means(result, result.layers)
     random_heads = control_means(result, result.heads)
@@ -116,7 +118,7 @@ def rank_sentence(result: RankResult) -> str:
     if random_layers and below_each_control:
         answer = "The heads of a layer share dimensions: "
     return (
-        f"{answer}{layer_mean:.1f} of {layer_width} dimensions carry 90% of a layer's W_Q W_K^T"
+        f"{answer}{layer_mean:.1f} of {layer_width} dimensions carry 90% of a layer's W_QW_Kᵀ"
         f"{at_zero(result)} (sum of {summed(result)}){_random_need(random_layers)}. One head needs "
         f"{head_mean:.1f} of {head_width} dimensions{_random_need(random_heads)}. Only the "
         "distance from random weights is evidence."
@@ -148,12 +150,12 @@ def _random_need(control_means: Mapping[str, float]) -> str:
     return f"; random weights need {needs}"
 
 
-def rank_notes(result: RankResult) -> Iterator[str]:
-    """Warn of what a reader has to know before trusting the numbers."""
+def _warnings(result: RankResult) -> Iterator[str]:
+    """Warn of what makes the numbers doubtful."""
     if result.not_covered:
         yield (
-            f"NOT the whole score: this model also adds {', '.join(result.not_covered)}, which "
-            "W_Q W_K^T does not cover."
+            f"W_QW_Kᵀ is NOT the whole score of this model: it leaves out "
+            f"{', '.join(result.not_covered)}."
         )
     rtols = [head.qk.numerical_rank.rtol for head in result.heads]
     if rtols and max(rtols) > _COARSE:
@@ -161,8 +163,12 @@ def rank_notes(result: RankResult) -> Iterator[str]:
             f"Numerical ranks count sigma above {max(rtols):.2g} sigma_max, max(shape) * eps of "
             f"{result.settings['stored_dtype']}: too coarse to tell much; --rtol sets another."
         )
+
+
+def rank_notes(result: RankResult) -> Iterator[str]:
+    """Say what was measured otherwise than usual."""
     if result.turns_values:
-        yield "Positions rotate this model's values too: W_V W_O is that of the first position."
+        yield "Positions rotate this model's values too: W_VW_O is that of the first position."
     unfolded = [layer.name for layer in result.layers if not layer.folded]
     if result.settings["fold_layernorm"] and unfolded:
         yield f"No LayerNorm hands its output to {', '.join(unfolded)}: nothing folded there."
@@ -183,7 +189,7 @@ def _definitions(result: RankResult, n_seeds: int) -> str:
         rtol += f" to {max(rtols):.1e}"
     return (
         f"numerical rank: sigma > {rtol} sigma_1; stable: ||B||_F^2 / sigma_1^2; effective: "
-        f"exp(entropy of sigma); 90, 95, 99%: dimensions that hold that share of "
+        f"exp(entropy of the singular values); 90, 95, 99%: dimensions that hold that share of "
         f"{summed(result)}; asymmetry: ||B - B^T|| / ||B||; symmetry: 1 - asymmetry^2 / 2 (1 "
         "symmetric, 0 random, -1 antisymmetric). gaussian: independent Gaussian factors, mean of "
         f"{n_seeds} seeds; fresh: the architecture newly initialised."
@@ -212,6 +218,7 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
         f"On {text['name']} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
         f"{text['tokens']:,} tokens): 0 where any two tokens attend to each other equally; means "
         "of heads",
+        on=b.ASKED | b.PAGE,
     )
     if any(layer.stack == "decoder" for layer in result.layers):
         yield b.Text(
@@ -243,8 +250,8 @@ def _copying(result: RankResult) -> Iterator[b.Block]:
         )
     scored_heads = [head for head in result.heads if head.stack == copying.stack]
     yield b.HeadMap(
-        f"Copying score: eigenvalues of W_E W_V W_O W_U, sum / sum of sizes; random heads {span}",
-        "1 copies, -1 suppresses",
+        f"Do heads write the tokens that they look at? Copying score; random heads {span}",
+        "1: writes what it looks at, -1: suppresses it",
         {(head.layer_name, head.head): head.copying for head in scored_heads},
         digits=2,
         file="copying",
@@ -314,7 +321,7 @@ def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
         mean = mean_of(row.qk.dims["90"] for row in rows)
         random = control_means(result, rows)
         controls = [f"{name} {control_mean:.1f}" for name, control_mean in random.items()]
-        title = f"dims90 of W_Q W_K^T, {kind}"
+        title = f"dimensions that hold 90% of W_QW_Kᵀ, {kind}"
         yield KeyNumber(title, decimal(mean, 1), ", ".join(controls) or "-", Estimate(mean))
         if result.rotates:
             spread = dims90_text(mean_range(rows))
@@ -327,11 +334,15 @@ def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Ranks",
+    "How many dimensions do heads need?",
     blocks,
     {"rank": RankResult.to_frame, "shared_projections": RankResult.shared_frame},
     stale=names_of("shared_projections", "copying"),
     cards=_cards,
-    scales=(Scale("dims90", "dims90 of W_Q W_K^T"), Scale("asymmetry", "Asymmetry of W_Q W_K^T")),
+    scales=(
+        Scale("dims90", "Dimensions that hold 90% of W_QW_Kᵀ"),
+        Scale("asymmetry", "Asymmetry of W_QW_Kᵀ"),
+    ),
     key_numbers=_key_numbers,
+    term="rank of W_QW_Kᵀ",
 )

@@ -6,7 +6,7 @@ with ``--help-all``. The last line makes ``headscope.spectrum(model, ...)`` of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -48,6 +48,12 @@ class SpectrumOptions(ResumableOptions):
     0.25
     """
 
+    usual_seconds: ClassVar[Mapping[str, float]] = {
+        "model": 3.0,
+        "random weights": 12.0,
+        "cheap forms, head by head": 15.0,
+        "cheap forms, all heads": 150.0,
+    }
     examples: ClassVar[tuple[str, ...]] = (
         "headscope spectrum demo",
         "headscope spectrum demo --control --efficient",
@@ -137,10 +143,13 @@ class SpectrumOptions(ResumableOptions):
             )
 
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps whose progress is shown: the model, and the cheap forms of attention."""
+        """Name the steps: the model, random weights, and the cheap forms of attention."""
+        steps = ["model"]
+        if self.control:
+            steps.append("random weights")
         if self.efficient:
-            return ("model", "cheap forms, head by head", "cheap forms, all heads")
-        return ("model",)
+            steps += ["cheap forms, head by head", "cheap forms, all heads"]
+        return tuple(steps)
 
 
 spectrum = entry(SpectrumOptions, SpectrumResult, "headscope.analyses.spectrum.run")

@@ -12,28 +12,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from headscope.analyses.spectrum.result import CheapPoint, EfficientResult, SpectrumResult
-from headscope.analyses.spectrum.words import share_text, value_of
+from headscope.analyses.spectrum.words import value_of
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, model_name
+from headscope.show.estimates import ranged
 from headscope.stats.estimate import Estimate
 
 #: By form: its name in tables and figures, and the colour and marker of its line. Uniform attention
 #: has one size only, so it has no line over costs but a horizontal one (:func:`_cost_chart`).
 _FORMS = {
     "truncated": ("truncated P", b.BLACK, "o"),
-    "bound": ("bound: best rank-k z", b.VERMILION, "*"),
+    "bound": ("bound: best rank-k output", b.VERMILION, "*"),
     "random": ("random projection", b.ORANGE, "s"),
     "pooled": ("pooled keys", b.SKY, "D"),
     "window": ("window", b.GREEN, "^"),
     "window+global": ("window + global", b.BLUE, "v"),
     "window+global+random": ("... + random blocks", b.PURPLE, "P"),
     "random-keys": ("random keys", b.GREY, "x"),
-    "uniform": ("uniform attention", b.BLACK, ""),
+    "uniform": ("uniform attention", "#8B4513", ""),
 }
+#: Forms that are made of the full pattern.
+_NEED_THE_PATTERN = {"truncated", "bound", "random"}
+_CHEAP = 0.5  # Most of the scores that a form may compute to be called cheap
 
 
 def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
     """Show what cheap forms of attention cost, and how near they stay."""
+    yield b.Text(best_form_sentence(efficient))
     yield _table(efficient)
     if efficient.left_out:
         names = joined([_FORMS[form][0] for form in efficient.left_out])
@@ -43,11 +48,11 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
         )
     yield b.Text(
         "Bound: whatever projects K and V to k rows has at least this error (the best rank-k "
-        "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
-        "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
-        "but not to z. Both, and random projections, need the full pattern: they are "
-        "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
-        f"sequences and, where something is drawn at random, {efficient.draws} draws.",
+        "approximation of a head's output; none from k = d_head on). It bounds the error of "
+        "projections, neither that of windows nor the fidelity. Truncated P is P cut to rank k, "
+        "nearest to P but not to the output. Both, and random projections, need the full pattern: "
+        "they are no methods. Uniform attention would keep a mass equal to the cost. Brackets: 95% "
+        f"over sequences and, where something is drawn at random, {efficient.draws} draws.",
         "soft",
     )
     yield b.Panels(
@@ -57,9 +62,9 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
             _cost_chart(
                 efficient,
                 title="each head alone",
-                y_title="relative error of z, mean over heads",
+                y_title="relative error of the heads' outputs, mean",
                 loss_of=lambda point: point.error,
-                levels={"zeros in place of z": 1.0},
+                levels={"zeros in place of outputs": 1.0},
             ),
             _cost_chart(
                 efficient,
@@ -78,6 +83,37 @@ def efficient_blocks(result: SpectrumResult, efficient: EfficientResult) -> Iter
     )
 
 
+def best_form_sentence(efficient: EfficientResult) -> str:
+    """Name the cheap form that keeps the model nearest, at half of the scores or fewer.
+
+    Forms that need the full pattern are no methods, and no more than bounds.
+    """
+    cheap = [
+        point
+        for point in efficient.points
+        if point.form not in _NEED_THE_PATTERN
+        and point.cost <= _CHEAP
+        and point.fidelity.value is not None
+    ]
+    methods = [point for point in cheap if point.form not in efficient.controls]
+    if not methods:
+        return ""
+    best = max(methods, key=lambda point: float(point.fidelity))
+    name, _, _ = _FORMS[best.form]
+    controls: list[str] = []
+    for form in efficient.controls:
+        points = [point for point in cheap if point.form == form]
+        if points:
+            control = max(points, key=lambda point: float(point.fidelity))
+            controls.append(f"{_FORMS[form][0]} {ranged(control.fidelity)}")
+    beside = f"; for comparison {joined(controls)}" if controls else ""
+    return (
+        f"Of forms that compute at most {_CHEAP:.0%} of the scores, {name} of size {best.size} in "
+        f"all heads stays nearest to the model: fidelity {ranged(best.fidelity)} at "
+        f"{best.cost:.0%} of them{beside}."
+    )
+
+
 def _table(efficient: EfficientResult) -> b.Table:
     """Show each form at each size: its cost, its error head by head, and the model's fidelity."""
     rows = []
@@ -88,23 +124,18 @@ def _table(efficient: EfficientResult) -> b.Table:
                 f"control: {name}" if point.form in efficient.controls else name,
                 str(point.size),
                 decimal(point.cost),
-                _short_share(point.error),
+                ranged(point.error),
                 decimal(point.mass),
-                _short_share(point.fidelity),
+                ranged(point.fidelity),
             ]
         )
     return b.text_table(
         ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
         rows,
         f"What could replace full attention, on {efficient.sequences} sequences: error of each "
-        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
-        "heads replaced (cosine of the pooled state)",
+        "head's output alone (mean; 1 = zeros), attention mass kept, and fidelity of the model "
+        "with all heads replaced (cosine of the pooled state)",
     )
-
-
-def _short_share(share: Estimate) -> str:
-    """Write a share with half of its interval, in few characters: 0.912 +-.008."""
-    return share_text(share).replace("+-0.", "+-.")
 
 
 def _lost_fidelity(point: CheapPoint) -> Estimate:

@@ -20,7 +20,7 @@ a later key, a window ends at its query. A bias that the model adds to the score
 positions is added here, too. ``pooled`` has means of keys in place of positions, so it is measured
 only where the scores are ``q k^T scale`` and nothing else.
 
-The error is ``||z' - z||_F / ||z||_F``: 0 for a perfect stand-in, 1 for zeros in place of z.
+The error is ``||z' - z||_F / ||z||_F``: 0 for a perfect stand-in, 1 for zeros in place of outputs.
 Whatever projects K and V to k rows gives a z' of rank k at most, so its error is at least that of
 ``bound`` (Eckart & Young 1936), which is 0 from k = d_head on. ``truncated`` is the best
 approximation of rank k of P, not of P v: it is no bound. Both need P or z themselves, and so does

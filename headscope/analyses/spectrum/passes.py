@@ -145,7 +145,7 @@ class Passes:
         n_heads = 0
         for i in range(n_draws):
             seed = (first_seed + i) % 2**63
-            name = f"random weights {i + 1} of {n_draws}"
+            name = f"random weights, {i + 1} of {n_draws}"
             # Of 5 initialisations the second has windows 1, 6, 11, ... of the order.
             sums = self.measure(random_twin(loaded, seed), order[i::n_draws], None, name)
             is_head = sums.count > 0  # (layers, heads): layers may differ in their number of heads

@@ -18,7 +18,7 @@ from headscope.analyses.spectrum.result import (
     SpectrumHead,
     SpectrumResult,
 )
-from headscope.analyses.spectrum.words import share_text, value_of
+from headscope.analyses.spectrum.words import value_of
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
@@ -27,7 +27,7 @@ from headscope.show.cells import (
     model_name,
     plural,
 )
-from headscope.show.estimates import compared
+from headscope.show.estimates import compared, ranged
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
@@ -38,7 +38,7 @@ _MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
 #: Colour and dash of each control's curve: patterns whose spectrum is known, and random weights.
 _CONTROLS: dict[str, tuple[str, Any]] = {
     "uniform": (b.BLACK, ":"),
-    "random-logits": (b.VERMILION, "--"),
+    "random-logits": (b.ORANGE, "--"),
     "previous-token": (b.PURPLE, "--"),
     "identity": (b.BLUE, ":"),
     "random weights": (b.GREEN, "--"),
@@ -73,10 +73,13 @@ def _map(result: SpectrumResult) -> b.HeadMap:
     controls: list[str] = []
     for name, control in _controls(result).items():
         controls.append(f"{name} {value_of(control.share_at_k):.3f}")
-    title = f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}"
+    title = (
+        f"Share of all singular values that the {result.k} largest of {result.length} hold, "
+        f"{model_name(result)}"
+    )
     return b.HeadMap(
         title=f"{title}\ncontrols: {', '.join(controls)}",
-        legend="share of sigma",
+        legend="share of the sum",
         values={(head.layer_name, head.head): head.share_at_k.value for head in result.heads},
         digits=2,
         file="spectrum_map",
@@ -97,7 +100,7 @@ def _shares_table(result: SpectrumResult) -> b.Table:
         share = decimal(value_of(control.share_at_k))
         share_sq = decimal(value_of(control.share_sq_at_k))
         rows.append([f"control: {name}", share, share_sq])
-    return b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
+    return b.text_table((f"share of the {result.k} largest", "of the sum", "of squares"), rows)
 
 
 # --- sentences ------------------------------------------------------------------------------------
@@ -206,7 +209,7 @@ def control_sentence(result: SpectrumResult) -> str:
         meaning = "low rank alone is no sign of learning"
     return (
         f"Control: with random weights ({n_draws} {plural(n_draws, 'initialisation')}, the same "
-        f"sequences dealt out to them) the mean share is {share_text(random.share_at_k)}, and "
+        f"sequences dealt out to them) the mean share is {ranged(random.share_at_k)}, and "
         f"{above} of {random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This "
         f"model's mean share is {result.mean_share:.3f}, {compared(gap, 'that')} (95%)."
     )
@@ -251,18 +254,18 @@ def _curves(result: SpectrumResult) -> b.Panels:
     x_title = "largest singular values counted"
     line_at_k = {f"k = {result.k}": float(result.k)}
     return b.Panels(
-        title=f"Singular values of attention patterns, {model_name(result)}: mean over "
+        title=f"How few singular values hold a pattern, {model_name(result)}: mean over "
         f"{result.sequences:,} sequences of {result.length} tokens",
         panels=[
             b.Chart(
-                title="share of the sum of sigma",
+                title="of the sum of singular values",
                 x=x_title,
-                y="cumulative share",
+                y="share that the largest hold",
                 series=_curves_of(result, "curve"),
                 x_levels=line_at_k,
             ),
             b.Chart(
-                title="share of the sum of sigma^2",
+                title="of the sum of their squares",
                 x=x_title,
                 y="",
                 series=_curves_of(result, "curve_sq"),
@@ -282,7 +285,7 @@ def _curves_of(result: SpectrumResult, field: str) -> list[b.Series]:
     """Draw a curve a head and the mean of each layer in the layer's colour, and the controls.
 
     ``field`` is ``curve`` or ``curve_sq``. The first heads that are not low rank stand out: their
-    lines are thicker and have names.
+    lines are thicker, and the legend has their names. Of the layers it has the first and the last.
     """
     x = range(1, result.length + 1)
     named_heads = result.verdict.not_low_rank[:_MOST_NAMES]
@@ -290,6 +293,7 @@ def _curves_of(result: SpectrumResult, field: str) -> list[b.Series]:
     for head in result.heads:
         layers.setdefault(head.layer_name, []).append(head)
 
+    first_layer, *_, last_layer = [*layers, *layers]
     series = []
     for (layer, heads), colour in zip(layers.items(), _colours(len(layers)), strict=True):
         curves = [getattr(head, field) for head in heads]
@@ -297,16 +301,21 @@ def _curves_of(result: SpectrumResult, field: str) -> list[b.Series]:
             is_named = head.name in named_heads
             series.append(
                 b.Series(
-                    name=head.name if is_named else "",
+                    name="",
                     x=x,
                     y=curve,
-                    colour=colour,
+                    colour=b.VERMILION if is_named else colour,
                     marker="",
                     width=1.2 if is_named else 0.5,
                 )
             )
         mean = [fmean(column) for column in zip(*curves, strict=True)]
-        series.append(b.Series(f"{layer}, mean", x, mean, colour=colour, marker="", width=2.2))
+        is_end = layer in (first_layer, last_layer)
+        name = f"mean of {layer}" if is_end else ""
+        series.append(b.Series(name, x, mean, colour=colour, marker="", width=2.2))
+    if named_heads:
+        name = f"not low rank: {joined(named_heads)}"
+        series.append(b.Series(name, (), (), colour=b.VERMILION, marker="", width=1.2))
     controls = _controls(result)
     for name, (colour, dash) in _CONTROLS.items():
         if name in controls:
@@ -341,7 +350,7 @@ def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
         shares.append(f"random weights {decimal(result.random_weights.share_at_k.value)}")
     for head in result.heads:
         text = (
-            f"{share_text(head.share_at_k)} of the sum in the {result.k} largest of "
+            f"{ranged(head.share_at_k)} of the sum in the {result.k} largest of "
             f"{result.length} singular values ({', '.join(shares)})"
         )
         values = {"share": head.share_at_k.value}
@@ -361,11 +370,12 @@ def _key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Spectrum of the softmax",
+    "Is attention low rank?",
     blocks,
     {"spectrum": SpectrumResult.to_frame, "spectrum_efficient": SpectrumResult.efficient_frame},
     stale=names_of("spectrum_efficient"),
     cards=_cards,
     scales=(Scale("share", "Share of the largest singular values", of_pattern=True),),
     key_numbers=_key_numbers,
+    term="singular values of the softmax",
 )

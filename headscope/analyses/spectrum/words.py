@@ -1,8 +1,7 @@
-"""How ``spectrum`` writes shares: 0.912 +-0.008."""
+"""How ``spectrum`` writes shares."""
 
 from __future__ import annotations
 
-from headscope.show.cells import plus_minus
 from headscope.stats.estimate import Estimate
 
 
@@ -11,8 +10,3 @@ def value_of(share: Estimate | float) -> float:
     if isinstance(share, Estimate):
         return share.value or 0.0
     return share
-
-
-def share_text(number: Estimate) -> str:
-    """Write a share with half of its interval."""
-    return plus_minus(f"{value_of(number):z.3f}", number.half_width)

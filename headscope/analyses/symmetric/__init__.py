@@ -5,6 +5,7 @@ The options are here; :mod:`.run` is what happens, :mod:`.measure` the changes o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ class SymmetricOptions(EffectOptions):
     """
 
     held: ClassVar[Held] = Held(0.6, 300.0)
+    usual_seconds: ClassVar[Mapping[str, float]] = {"changed heads": 60.0}
     examples: ClassVar[tuple[str, ...]] = (
         "headscope symmetric demo",
         "headscope symmetric ./my-bert --text articles.txt --sentences 200 -o out/",

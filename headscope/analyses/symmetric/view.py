@@ -25,7 +25,7 @@ CHANGE_NAMES = {
 _POINT_STYLES = {
     "pairs": (b.SKY, "D"),
     "noise": (b.GREEN, "^"),
-    "even": (b.GREY, "x"),
+    "even": (b.ORANGE, "x"),
 }
 
 
@@ -78,11 +78,7 @@ def whole_sentence(result: SymmetricResult) -> str:
     )
     if removed_heads.value is None:
         return f"{text}, further than with every head removed."
-    count = f"{removed_heads.value:.0f}"
-    if removed_heads.interval is not None:
-        fewest, most = removed_heads.interval
-        count += f" ({fewest:.0f} to {most:.0f})"
-    return f"{text}, as far as with about {count} random heads removed."
+    return f"{text}, as far as with about {ranged(removed_heads, 0)} random heads removed."
 
 
 def _curves(result: SymmetricResult) -> b.Chart:
@@ -131,9 +127,10 @@ def _key_numbers(result: SymmetricResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Symmetric scores",
+    "Does it matter which token asks and which is looked at?",
     blocks,
     {"symmetric": SymmetricResult.to_frame, "symmetric_sets": SymmetricResult.sets_frame},
     cards=_cards,
     key_numbers=_key_numbers,
+    term="symmetric scores",
 )

@@ -43,6 +43,7 @@ class TransferOptions(RunOptions):
     """
 
     held: ClassVar[Held] = Held(4.0, 400.0)
+    usual_seconds: ClassVar[Mapping[str, float]] = {"runs": 300.0}
     examples: ClassVar[tuple[str, ...]] = (
         "headscope transfer demo",
         "headscope transfer ./my-bert --train train.tsv --test test.tsv --sizes 64,256",

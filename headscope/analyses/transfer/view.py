@@ -52,7 +52,8 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
     header = f"{model_line(result).plain}\nTask    {task}\nRuns    {steps}"
     yield b.Text(header, "soft", on=b.TERMINAL)
     yield next_step(result, "which heads can be removed?", "prune {}")
-    yield _accuracies(result)
+    if result.cells:
+        yield _accuracies(result)
 
 
 def _task_words(result: TransferResult) -> str:
@@ -71,6 +72,8 @@ def _tables(result: TransferResult) -> Iterator[b.Table]:
     Without ``--verbose`` the terminal shows one: the largest size, from pretrained weights.
     """
     tables = _sizes_and_weights(result)
+    if not tables:
+        return
     pretrained = [(size, weights) for size, weights in tables if weights == "pretrained"]
     main_table = pretrained[-1] if pretrained else tables[-1]  # sizes ascend
     at_best_rates = [run for run in result.runs if run.factor == 1]
@@ -140,11 +143,9 @@ def _cells_of(result: TransferResult, size: int, weights: str) -> list[TransferC
 def _sizes_and_weights(result: TransferResult) -> list[tuple[int, str]]:
     """List what there is a table of, and a panel of the figure: ``(64, "pretrained")``, ...
 
-    Where nothing was measured, there is one empty table.
+    Where nothing was measured, there is none.
     """
     measured = {(cell.size, cell.weights) for cell in result.cells}
-    if not measured:
-        return [(result.sizes[-1], "pretrained")]
     possible = product(result.sizes, ("pretrained", "random"))
     return [pair for pair in possible if pair in measured]
 
@@ -153,7 +154,7 @@ def result_sentence(result: TransferResult) -> str:
     """Compare LayerNorm alone with the others at the largest size."""
     alone = result.cell("layernorm", "pretrained", result.sizes[-1])
     if alone is None:
-        return "LayerNorm alone was not measured at the largest size."
+        return _accuracies_sentence(result)
     compared = (
         ("as many biases", "biases", "pretrained"),
         ("as many weights", "weights", "pretrained"),
@@ -171,9 +172,33 @@ def result_sentence(result: TransferResult) -> str:
     return f"Trained LayerNorm alone reaches an accuracy of {ranged(alone.accuracy, 1)}%.{points}"
 
 
+def _accuracies_sentence(result: TransferResult) -> str:
+    """Say what was reached where LayerNorm alone was not trained at the largest size."""
+    if not result.cells:
+        return (
+            f"Nothing was measured: the budget of {result.budget:g} s ended before the first of "
+            f"{len(result.missed)} runs; --budget sets another."
+        )
+    largest = max(cell.size for cell in result.cells)
+    accuracies = [
+        f"{VARIANTS[cell.variant]} ({cell.weights} weights) {ranged(cell.accuracy, 1)}%"
+        for cell in result.cells
+        if cell.size == largest
+    ]
+    baselines = [
+        f"{BASELINES[row.name]} {ranged(row.accuracy, 1)}%"
+        for row in result.baselines
+        if row.size == largest
+    ]
+    beside = f"; for comparison {joined(baselines)}" if baselines else ""
+    return f"Accuracy with {largest} training examples: {joined(accuracies)}{beside}."
+
+
 def wrong_sentence(result: TransferResult) -> str:
     """Count the runs that diverged or learned nothing, and compare how much variants vary."""
     runs = [run for run in result.runs if run.factor == 1]
+    if not runs:
+        return ""
     diverged = sum(run.diverged for run in runs)
     failed = sum(run.failed for run in runs)
     text = (
@@ -247,7 +272,7 @@ def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
 
 
 VIEW = view(
-    "Transfer",
+    "What is enough to train for a new task?",
     blocks,
     {
         "transfer": TransferResult.to_frame,
@@ -257,4 +282,5 @@ VIEW = view(
         "transfer_rates": TransferResult.searched_frame,
     },
     key_numbers=_key_numbers,
+    term="transfer",
 )

@@ -32,7 +32,8 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
             "passed",
         )
     else:
-        yield b.Text(f"FAILED: {'; '.join(result.reasons)}.", "failed")
+        yield b.Text(f"FAILED: {result.refusal}.", "failed")
+        yield b.Text("\n".join(result.reasons), on=b.VERBOSE | b.PAGE)
     yield b.Text(_compared_on(result))
     if result.embedding is not None:
         yield b.Text(" ".join(_embedding_sentences(result.embedding)))
@@ -64,6 +65,12 @@ def _compared_on(result: ValidationResult) -> str:
         text += (
             "\nThe model's SDPA run is not compared: it computes something else than its eager "
             f"attention ({result.sdpa_differs:.0f} roundings in a layer, on the same inputs)."
+        )
+    if result.expert_choices:
+        text += (
+            "\nEvery run uses the experts that the model's eager run chose: rounding alone would "
+            f"have chosen otherwise in {result.expert_choices_otherwise:,} of "
+            f"{result.expert_choices:,} choices."
         )
     if not result.probes:
         return text

@@ -318,7 +318,7 @@ def token_maps(loaded: LoadedModel) -> TokenMaps:
     if len(widths) > 1 or len(W_E) != len(W_U):
         raise InputError(
             f"{loaded.name} ({loaded.family}) has embeddings of another size than its states or "
-            "its unembedding, with a map between them, so W_E W_V W_O W_U is not what its heads "
+            "its unembedding, with a map between them, so W_E W_VW_O W_U is not what its heads "
             "do; leave copying out."
         )
     return TokenMaps(W_E, W_U, has_unembedding)

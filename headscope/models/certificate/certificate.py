@@ -9,6 +9,7 @@ Two things of ours are compared with the model's own runs:
   the last hidden state, against the model's eager run and its SDPA run. Here the rounding of all
   layers adds up. How much that may be, its *noise*, the model's own runs show (``whole_runs``): an
   eager run, an SDPA run, and a *varied* run, eager with more padding and products in another order.
+  A mixture of experts chooses in every run as in the eager one (``run/expert_choices``).
 
 In half precision two correct programs differ by so much that a wrong scale hides in between. So
 :mod:`headscope.models.certificate.agreement` also compares the patterns of all three programs (the
@@ -178,6 +179,8 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
         max_abs_hidden_sdpa=None if sdpa_differs is not None else hidden.ours_from_sdpa,
         noise_hidden=hidden.noise(epsilon, with_sdpa=with_sdpa),
         sdpa_differs=sdpa_differs,
+        expert_choices=sum(runs.own.experts.count for runs in probe_runs),
+        expert_choices_otherwise=sum(runs.own.experts.otherwise for runs in probe_runs),
         tolerance=dict(tolerance),
         sequences=sum(size.sequences for size in sizes),
         tokens=sum(size.tokens for size in sizes),
@@ -222,7 +225,8 @@ def _run_probe(loaded: LoadedModel, probe: Probe) -> _ProbeRuns:
     for start in range(0, n_sites, at_once):
         sites = loaded.sites[start : start + at_once]
         own = run_own(loaded, probe, sites)
-        ours = run_ours(loaded, probe, sites)
+        with own.experts.repeated(len(probe.input_ids)):
+            ours = run_ours(loaded, probe, sites)
         for site in sites:
             calls = ours.calls.get((site.stack, site.layer), 0)
             evidence.append(gather(loaded, site, calls, own, ours, probe))

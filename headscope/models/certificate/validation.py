@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -122,6 +122,10 @@ class ValidationResult(Shown):
     #: Where transformers' SDPA computes something else than the model's eager attention: by how
     #: many roundings. Such a run is compared with nothing.
     sdpa_differs: float | None = None
+    #: Of a mixture of experts: what its blocks chose in the eager run, which all other runs repeat,
+    #: and the most that rounding would have changed in one of them.
+    expert_choices: int = 0
+    expert_choices_otherwise: int = 0
     reasons: tuple[str, ...] = ()  # Why it failed; empty if it passed.
     sequences: int = 0  # Of all probes
     tokens: int = 0  # Positions that are no padding
@@ -142,7 +146,60 @@ class ValidationResult(Shown):
     @property
     def complaint(self) -> str | None:
         """Why the command fails; None where it does not."""
-        return None if self.passed else f"validation failed: {'; '.join(self.reasons)}"
+        return None if self.passed else f"validation failed: {self.refusal}"
+
+    @property
+    def refusal(self) -> str:
+        """Say in words what the model does otherwise than headscope; empty if it passed.
+
+        The numbers behind it are in ``reasons``. A layer is judged on the model's own inputs to it,
+        so that a layer which differs does not make those after it differ too.
+        """
+        weighs_otherwise = [
+            check
+            for check in self.layers
+            if self._beyond("local", check.local_pattern)
+            or self._beyond("rounding", check.rounding_pattern)
+        ]
+        if weighs_otherwise:
+            return (
+                f"{self._named(weighs_otherwise)} weighs tokens otherwise than softmax(q k^T * "
+                "scale) with the maps that headscope reads: by a norm, scale, rotation, bias, "
+                "window or mask that headscope does not know"
+            )
+        puts_out_otherwise = [
+            check
+            for check in self.layers
+            if self._beyond("local", check.local_out)
+            or self._beyond("rounding", check.rounding_z)
+            or self._beyond("rounding", check.rounding_out)
+        ]
+        if puts_out_otherwise:
+            return (
+                f"{self._named(puts_out_otherwise)} weighs tokens as headscope does and makes "
+                "something else of their values: by a value, gate, norm or output map that "
+                "headscope does not know"
+            )
+        reached = self.max_abs_hidden_eager is not None
+        if reached and self._beyond("hidden", self.max_abs_hidden_eager, self.noise_hidden):
+            return (
+                "every layer agrees on the model's own inputs, and yet its last states differ by "
+                "more than its own rounding once headscope's attention runs in all layers"
+            )
+        return "; ".join(self.reasons)
+
+    def _beyond(self, name: str, gap: float | None, noise: float = 0.0) -> bool:
+        """Whether a difference was measured and is more than allowed, or is not a number."""
+        return gap is not None and not gap <= self.allowed(name, noise)
+
+    def _named(self, layers: Sequence[LayerCheck]) -> str:
+        """Name some layers as the subject of a sentence, in the singular."""
+        first = f"{layers[0].stack} layer {layers[0].layer}"
+        if len(layers) == 1:
+            return first
+        if len(layers) == len(self.layers):
+            return f"each of its {len(layers)} layers"
+        return f"each of {len(layers)} of its {len(self.layers)} layers, {first} the first,"
 
     def allowed(self, quantity: str, noise: float) -> float:
         """Return how far ``pattern``, ``out`` or ``hidden`` may be from the model's own runs.

@@ -4,7 +4,8 @@ Each layer carries the rounding of those before it on, and in a model with large
 beyond any fixed bound: of a Llama of 135 million parameters, eager and SDPA run differ by 4e-4 in a
 layer. So how much two correct runs differ is measured, on the model's own: its eager run against
 its SDPA run, and against another eager run, with more padding and with the terms of every product
-summed in another order.
+summed in another order. A mixture of experts chooses in all of them as it did in the eager run,
+since of two experts that are about equal rounding picks one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.nn.functional import pad
 
 from headscope.core.widest import wide
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.expert_choices import ExpertChoices
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.probes import Probe
 from headscope.models.run.products import fast_products
@@ -39,18 +41,40 @@ class OwnRuns(NamedTuple):
     sdpa: Recording | None
     #: Eager, with more padding, which is cut off again, and with products in another order.
     varied: Recording
+    experts: ExpertChoices  # Those of the eager run, which the others repeat
 
 
 def run_own(loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite]) -> OwnRuns:
     """Run the model on a probe in its own ways; keep what ``sites`` show."""
-    with fast_products(loaded.model):
+    experts = ExpertChoices(loaded.model)
+    batch = len(probe.input_ids)
+    with experts.kept():
+        eager = run_eager(loaded, probe, sites)
+    with experts.repeated(batch), fast_products(loaded.model):
         varied = run_eager(loaded, _with_more_padding(loaded, probe), sites, heads=False)
+        _cut_padding(varied, probe)
+        if reads_padding(eager, varied, probe):  # only the order of the products tells rounding
+            varied = run_eager(loaded, probe, sites, heads=False)
     for name in ("inputs", "q", "k", "v", "z"):  # nothing is compared with these
         varied.seen.pop(name, None)
-    _cut_padding(varied, probe)
-    return OwnRuns(
-        eager=run_eager(loaded, probe, sites), sdpa=run_sdpa(loaded, probe, sites), varied=varied
-    )
+    with experts.repeated(batch):
+        sdpa = run_sdpa(loaded, probe, sites)
+    return OwnRuns(eager=eager, sdpa=sdpa, varied=varied, experts=experts)
+
+
+def reads_padding(eager: Recording, varied: Recording, probe: Probe) -> bool:
+    """Whether more padding changes the last states by more than rounding does."""
+    gap = largest_gap(eager.hidden, varied.hidden, probe.real)
+    assert eager.hidden is not None
+    return gap is not None and gap > _most_noise(torch.finfo(eager.hidden.dtype).eps)
+
+
+def _most_noise(epsilon: float) -> float:
+    """Return what rounding is taken to move at most: the root of the dtype's epsilon.
+
+    Of float64 it is that of float32, in which many families norm whatever the model's dtype is.
+    """
+    return math.sqrt(max(epsilon, torch.finfo(torch.float32).eps))
 
 
 def _with_more_padding(loaded: LoadedModel, probe: Probe) -> Probe:
@@ -121,15 +145,16 @@ class RunGaps:
     def noise(self, epsilon: float, *, with_sdpa: bool) -> float:
         """Return how far the model's own runs differ by rounding.
 
-        A difference beyond the root of the dtype's epsilon is none of rounding: a convolution
-        (ConvBERT) reads the padding behind a text. Of float64 it is that of float32, in which many
-        families norm whatever the model's dtype is.
+        ``with_sdpa`` says that the SDPA run computes the same as the eager one, layer by layer, so
+        that whatever they differ by is rounding. The varied run is padded otherwise, and there a
+        large difference is none of rounding: a convolution (ConvBERT) reads the padding behind a
+        text.
         """
-        gaps = [self.eager_from_varied]
-        if with_sdpa:
-            gaps.append(self.eager_from_sdpa)
-        limit = math.sqrt(max(epsilon, torch.finfo(torch.float32).eps))
-        return max((gap for gap in gaps if gap is not None and gap <= limit), default=0.0)
+        varied = self.eager_from_varied
+        noise = varied if varied is not None and varied <= _most_noise(epsilon) else 0.0
+        if with_sdpa and self.eager_from_sdpa is not None:
+            noise = max(noise, self.eager_from_sdpa)
+        return noise
 
     def ours(self, *, with_sdpa: bool) -> float | None:
         """Return how far our run is from the model's own, or from the farther of two."""

@@ -21,15 +21,18 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
 
-@functools.cache
 def asks_interface(kind: Any) -> bool:
     """Whether the forward of a class, or of one that it extends, looks its attention up."""
+    return reads(kind, _INTERFACE)
+
+
+@functools.cache
+def reads(kind: Any, name: str) -> bool:
+    """Whether the forward of a class, or of one that it extends, reads a name or an attribute."""
     for base in kind.__mro__:
         forward = vars(base).get("forward")
-        if inspect.isfunction(forward):
-            code = inspect.unwrap(forward).__code__
-            if _INTERFACE in code.co_names:
-                return True
+        if inspect.isfunction(forward) and name in inspect.unwrap(forward).__code__.co_names:
+            return True
     return False
 
 

@@ -83,10 +83,11 @@ def gain_of(norm: Any) -> Tensor:
     """Return the gain of a norm, as long as what it returns, by what it does to one vector.
 
     Some gains are 1 + the stored weight (Gemma), and only what the norm does tells. The vector is
-    1, -1, 1, -1, ...: of mean 0 and size 1, so that every kind of norm multiplies it by its gain
-    alone. What its opposite becomes besides is a shift.
+    64, -64, 64, -64, ...: of mean 0, and of a size beside which a norm's epsilon is nothing, so
+    that every kind of norm makes 1, -1, 1, -1, ... of it and multiplies that by its gain alone.
+    What its opposite becomes besides is a shift.
     """
-    signs = _signs(norm.weight.detach())
+    signs = 64 * _signs(norm.weight.detach())
     with torch.no_grad():
         gain: Tensor = (norm(signs) - norm(-signs)) / 2
     return gain * _signs(gain)  # heads are of even width: each that is left begins with 1

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 
-def relative_terms(config: Any) -> str | None:
-    """Name the term that depends on the distance between query and key, as the config says."""
+def beyond_products(config: Any) -> str | None:
+    """Name what makes scores of queries and keys more than their products, as the config says.
+
+    A term that depends on the distance between them, or a bound. None where it says nothing.
+    """
     kind = _position_type(config)
     if kind.startswith("relative"):
         return f"position_embedding_type {kind!r}"
@@ -18,6 +21,9 @@ def relative_terms(config: Any) -> str | None:
         return "biases by distance (ALiBi)"
     if getattr(config, "clip_qkv", None) is not None:
         return "a bound of the entries of q and k"
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    if softcap is not None:
+        return f"a soft cap of {softcap:g} on the scores"
     return None
 
 

@@ -80,6 +80,19 @@ class LoadedModel:
 
     # --- what it is ---------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        """Say in one line which model it is and how large: what Python and notebooks show."""
+        sizes = []
+        for stack in self.stacks:
+            sites = [site for site in self.sites if site.stack == stack]
+            n_heads = max(site.n_heads for site in sites)
+            prefix = "" if self.stacks == (stack,) else f"{stack} "
+            layers = "layer" if len(sites) == 1 else "layers"
+            sizes.append(f"{prefix}{len(sites)} {layers} x {n_heads} heads")
+        head = f", with its {self.task_head} head" if self.task_head else ""
+        where = f"{self.dtype} on {self.device}"
+        return f"LoadedModel({self.name!r}: {self.family}, {', '.join(sizes)}{head}; {where})"
+
     @property
     def family(self) -> str:
         """The architecture's model_type."""
@@ -161,8 +174,12 @@ class LoadedModel:
         layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
         if not self.encoder_decoder:
             return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer
-        encoder_layers = int(getattr(config, "encoder_layers", layers))
-        decoder_layers = layers
+        # T5Gemma has a configuration for each stack.
+        encoder = getattr(config, "encoder", None)
+        decoder = getattr(config, "decoder", None)
+        encoder_layers = int(getattr(encoder, "num_hidden_layers", layers))
+        encoder_layers = int(getattr(config, "encoder_layers", encoder_layers))
+        decoder_layers = int(getattr(decoder, "num_hidden_layers", layers))
         for name in ("decoder_layers", "num_decoder_layers"):
             if stated := getattr(config, name, None):
                 decoder_layers = int(stated)

@@ -223,17 +223,17 @@ class Router:
     ) -> Tensor:
         """Run our attention and show it to the observers, chunk by chunk."""
 
-        def show(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+        def show(examples: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             chunk = Activations(
                 stack=site.stack,
                 layer=site.layer,
                 row=site.row,
-                rows=rows,
+                examples=examples,
                 heads=heads,
                 n_heads=q.shape[1],
-                q=q[rows, heads],
-                k=k[rows, heads],
-                v=v[rows, heads],
+                q=q[examples, heads],
+                k=k[examples, heads],
+                v=v[examples, heads],
                 pattern=pattern,
                 z=z,
             )

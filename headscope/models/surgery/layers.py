@@ -117,13 +117,18 @@ def _checked_stacks(loaded: LoadedModel) -> list[Stack]:
     """Find the stacks of a model; refuse one whose layers cannot be removed one by one."""
     modules = [site.module for site in loaded.sites]
     stacks = stacks_of(loaded.model)
-    shares_weights = len(set(modules)) < len(modules)
-    if shares_weights or not stacks:
-        raise UnsupportedModelError(
-            f"The layers of {loaded.name} ({loaded.family}) share their weights or do not lie in a "
-            "list, so that none can be removed by itself; remove heads with headscope prune."
+    if len(set(modules)) < len(modules):
+        why = "share their weights, so that none can be removed by itself"
+    elif not stacks:
+        why = (
+            "cannot be told apart: attention lies in no list of layers, in some of them only, or "
+            "in modules of which headscope has no layout"
         )
-    return stacks
+    else:
+        return stacks
+    raise UnsupportedModelError(
+        f"The layers of {loaded.name} ({loaded.family}) {why}; remove heads with headscope prune."
+    )
 
 
 def _numbers_to_remove(

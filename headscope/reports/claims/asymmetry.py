@@ -44,12 +44,12 @@ from headscope.stats.estimate import Estimate
 #: to lie for the part to hold (``{bound}`` in these words).
 PARTS = {
     "weights": ClaimPart(
-        name="W_Q W_K^T of every head is asymmetric",
-        rule="every head's W_Q W_K^T (exact) has an asymmetry above {asymmetry:g}",
+        name="W_QW_Kᵀ of every head is asymmetric",
+        rule="every head's W_QW_Kᵀ (exact) has an asymmetry above {asymmetry:g}",
     ),
     "scores": ClaimPart(
         name="every head's scores are asymmetric",
-        rule="where W_Q W_K^T was not measured or is not the score, every head's scores have one "
+        rule="where W_QW_Kᵀ was not measured or is not the score, every head's scores have one "
         "{bound}",
         lies=lambda thresholds: lies_above(thresholds.asymmetry),
         join=every,
@@ -101,7 +101,7 @@ def _by_weights(rule: Rule, rank: RankResult, symmetric: SymmetricResult | None)
         if head.pattern_asymmetry is not None and head.stack != "decoder":
             patterns[head.name] = head.pattern_asymmetry
     if not weights:
-        return rule.insight("not applicable", "Every W_Q W_K^T is zero.")
+        return rule.insight("not applicable", "Every W_QW_Kᵀ is zero.")
 
     values = _weight_values(rank, weights, patterns)
     is_symmetric = [asymmetry <= rule.thresholds.asymmetry for asymmetry in weights.values()]
@@ -156,11 +156,11 @@ def _weight_values(
 def _weights_in_words(values: Mapping[str, Any], *, causal: bool) -> str:
     """Say how asymmetric the heads' weights are, and their patterns."""
     text = (
-        f"Asymmetry of W_Q W_K^T over {values['heads']} heads: least {values['least']:.2f} "
+        f"Asymmetry of W_QW_Kᵀ over {values['heads']} heads: least {values['least']:.2f} "
         f"({values['least_head']}), median {values['median']:.2f}, most {values['most']:.2f}"
     )
     if values["undefined"]:
-        text += f" ({values['undefined']} more have W_Q W_K^T = 0)"
+        text += f" ({values['undefined']} more have W_QW_Kᵀ = 0)"
     if causal:
         return f"{text}; a causal mask makes every pattern asymmetric, so they do not count."
     if values["pattern_least"] is None:
@@ -218,7 +218,7 @@ def _by_scores(rule: Rule, symmetric: SymmetricResult, rank: RankResult | None) 
 def _beside_scores(rank: RankResult | None) -> str:
     """Say how asymmetric W_Q R(D) W_K^T is where it was measured: it is not decided by that."""
     if rank is None:
-        return "W_Q W_K^T was not measured."
+        return "W_QW_Kᵀ was not measured."
     at_0: list[float] = []
     lows: list[float] = []
     highs: list[float] = []
@@ -234,9 +234,9 @@ def _beside_scores(rank: RankResult | None) -> str:
             lows.append(extremes.asymmetry_low)
             highs.append(extremes.asymmetry_high)
     if not at_0 or not lows:
-        return "Every W_Q W_K^T is zero."
+        return "Every W_QW_Kᵀ is zero."
     return (
-        f"W_Q W_K^T, which positions rotate, has one of {min(at_0):.2f} at least at distance 0 "
+        f"W_QW_Kᵀ, which positions rotate, has one of {min(at_0):.2f} at least at distance 0 "
         f"(median {median(at_0):.2f}) and of {min(lows):.2f} to {max(highs):.2f} at others."
     )
 
@@ -348,7 +348,7 @@ CLAIM = Claim(
     paper="Saponati et al. 2025, The underlying structures of self-attention",
     parts=PARTS,
     closing="Independent random factors have 1.41, so the bound is weak. The last part counts "
-    "where it is measured. Does not hold if no head's W_Q W_K^T, or scores, are above.",
+    "where it is measured. Does not hold if no head's W_QW_Kᵀ, or scores, are above.",
     judge=judge,
     bar=bar,
 )

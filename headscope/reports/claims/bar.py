@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from headscope.show.cells import tidy
+from headscope.show.estimates import ranged
+from headscope.stats.estimate import Estimate
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,10 @@ class Bar:
     @property
     def text(self) -> str:
         """Write the number with its interval and its control, in words."""
-        interval = ""
-        if self.low is not None and self.high is not None:
-            interval = f" [{self.low:.2g}, {self.high:.2g}]"
-        text = f"{self.caption} {self.value:.2g}{interval}"
+        number = Estimate(self.value, self.low, self.high)
+        text = f"{self.caption} {ranged(number, _two_digits)}"
         if self.control is not None:
-            text += f"; {self.control_name} {self.control:.2g}"
+            text += f"; {self.control_name} {_two_digits(self.control)}"
         return text
 
     @property
@@ -75,6 +75,11 @@ class Bar:
     def _share(self, number: float) -> float:
         """Return a number as a share of ``reference``; itself, where that is 0."""
         return number / (self.reference or 1.0)
+
+
+def _two_digits(value: float) -> str:
+    """Write a number with two significant digits."""
+    return f"{value:.2g}"
 
 
 def draw_bars(bars: Sequence[Bar | None]) -> tuple[list[Markup], Markup]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headscope.core import rounding
+from headscope.show.estimates import ranged
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_DRAWS, finite, standard_error, t_half_width
 
@@ -102,7 +103,7 @@ def shown(number: Estimate, form: str = ".2f", unknown: str = NOT_MEASURED) -> s
         return unknown
     if number.low is None or number.high is None:
         return f"{number.value:{form}} [no interval]"
-    return f"{number.value:{form}} [{number.low:{form}}, {number.high:{form}}]"
+    return ranged(number, lambda value: f"{value:{form}}")
 
 
 def or_dash(value: float | None, form: str = ".2f") -> str:

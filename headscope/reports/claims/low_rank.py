@@ -139,7 +139,7 @@ def _control(spectrum: SpectrumResult) -> str:
 def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with the mean share of the largest singular values."""
     return Bar(
-        caption=f"share of sigma in {values['k']} of {values['length']}",
+        caption=f"share that {values['k']} of {values['length']} singular values hold",
         value=values["mean_share"],
         control=values["random_weights"],
         control_name="random weights",

@@ -38,29 +38,29 @@ PARTS = {
         "{most:.0%} of heads (exact)",
     ),
     "random": ClaimPart(
-        name="z recovers more of the word attended to most than with random weights",
-        rule="the R^2 of the state of the word attended to most, from z and in the space that W_V "
-        "reads, less that with random weights is {bound}",
+        name="the output recovers more of the word attended to most than with random weights",
+        rule="the R^2 of the state of the word attended to most, from the head's output and in the "
+        "space that W_V reads, less that with random weights is {bound}",
         lies=lambda thresholds: lies_above(0),
     ),
     "gaussian": ClaimPart(
-        name="z recovers more of the word attended to most than a Gaussian W_V would",
+        name="the output recovers more of the word attended to most than a Gaussian W_V would",
         rule="the same less that of the model's own patterns with a Gaussian W_V is {bound}",
         lies=lambda thresholds: lies_above(0),
     ),
     "token": ClaimPart(
-        name="z recovers more of that word's whole state than random directions would",
+        name="the output recovers more of that word's whole state than random directions would",
         rule="the R^2 of the whole state of that word, less that from as many random directions, "
         "is {bound}",
         lies=lambda thresholds: lies_above(0),
     ),
     "recovers": ClaimPart(
-        name="z recovers most of the word attended to most",
+        name="the output recovers most of the word attended to most",
         rule="the first R^2 is {bound}",
         lies=lambda thresholds: lies_at_least(thresholds.recovered),
     ),
     "not_counted_whole": ClaimPart(
-        name="not counted: z recovers more of all that is read than random directions would",
+        name="not counted: it recovers more of all that is read than random directions would",
         lies=lambda thresholds: lies_above(0),
     ),
 }
@@ -182,11 +182,12 @@ def _recovered_in_words(flow: FlowResult) -> str:
     word = flow.recovery.value.value
     if word is None:
         why = flow.not_measured.get("value", "no numbers")
-        return f"What z recovers was not measured: {why}."
+        return f"What a head's output recovers was not measured: {why}."
     return (
-        f"A linear readout of z recovers {word:.0%} of the variance of the attended word's state "
-        f"in the space that W_V reads, and {or_dash(flow.recovery.whole.value, '.0%')} of all that "
-        f"is read (held out, mean of {len(flow.heads)} heads)."
+        f"A linear readout of a head's output recovers {word:.0%} of the variance of the attended "
+        "word's state in the space that W_V reads, and "
+        f"{or_dash(flow.recovery.whole.value, '.0%')} of all that is read "
+        f"(held out, mean of {len(flow.heads)} heads)."
     )
 
 

@@ -34,7 +34,7 @@ from headscope.stats.estimate import Estimate
 PARTS = {
     "fewer": ClaimPart(
         name="layers need fewer dimensions than the control",
-        rule="the layers' dims90, as a share of the control's, is {bound}",
+        rule="the layers' dimensions that hold 90%, as a share of the control's, is {bound}",
         lies=lambda thresholds: lies_below(1 - thresholds.layer_below),
         join=common,
         percent=True,
@@ -95,7 +95,7 @@ def judge(rule: Rule, evidence: Evidence) -> Insight:
     return rule.concluded(
         parts=(fewer, single),
         measured=(
-            f"dims90 of W_Q W_K^T{at_zero(rank)}: {head_dims90:.1f} for one head, "
+            f"dimensions that hold 90% of W_QW_Kᵀ{at_zero(rank)}: {head_dims90:.1f} for one head, "
             f"{layer_dims90:.1f} for all heads of a layer together. {distances_sentence(rank)}"
         ).strip(),
         control=f"{'; '.join(controls)}.",
@@ -175,7 +175,7 @@ def bar(values: Mapping[str, Any]) -> Bar:
     """Lead with the layers' dimensions as a share of what Gaussian weights need."""
     ratio = values["gaussian"]["layer_ratio"]
     return Bar(
-        caption="dimensions of a layer's W_Q W_K^T, share of random ones",
+        caption="dimensions of a layer's W_QW_Kᵀ, share of random ones",
         value=ratio["mean"],
         low=ratio["low"],
         high=ratio["high"],

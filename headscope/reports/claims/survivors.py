@@ -18,6 +18,7 @@ from headscope.core.accumulator import Array
 from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.claims.intervals import FAILS, HOLDS, NOT_MEASURED, OPEN
 from headscope.reports.claims.rule import NOT_YET
+from headscope.show.cells import interval_text
 
 _DRAWS = 9999  # Random sets of survivors: they are drawn from numbers of layers and cost nothing.
 _TAIL = 0.025  # Half of 5%: the test is two-sided.
@@ -89,7 +90,7 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     shares = ", ".join(f"L{layer} {count}/{all_heads[layer]}" for layer, count in remaining.items())
     measured = (
         f"mean layer {mean_layer:.2f}, of random survivors {random_mean:.2f} "
-        f"[{low:.2f}, {high:.2f}]"
+        f"{interval_text((low, high), 2)}"
     )
     sentence = (
         f" Where {curve.method} has pruned all stacks together, {n_remaining} of {n_heads} "

@@ -1,23 +1,14 @@
 "use strict";
-// A sentence twice, queries on the left and keys on the right: an arrow for each weight of one head.
+// The explained sentence with the lines of one head, which a reader may choose.
 (function () {
   for (const figure of document.querySelectorAll("figure.arrows")) {
-    const data = JSON.parse(figure.querySelector("script").textContent);
-    const choice = figure.querySelector("select"), special = figure.querySelector("input");
-    const lines = figure.querySelector("g.weights"), asking = Array.from(figure.querySelectorAll("text.query"));
-    const n = data.tokens.length;
+    const data = JSON.parse(figure.querySelector("script").textContent), side = { tokens: data.tokens, special: data.special };
+    const choice = figure.querySelector("select"), special = figure.querySelector("input"), reading = figure.querySelector(".reading");
+    const pointAt = reading.textContent, n = data.tokens.length;
 
     function draw() {
-      const flat = data.patterns[choice.value], made = [];
-      for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) {
-        const weight = flat[i * n + j] / 100;
-        if (weight < data.least || (!special.checked && (data.special[i] || data.special[j]))) continue;
-        const line = drawn("line", { x1: data.left, y1: data.top + i * data.row, x2: data.right, y2: data.top + j * data.row, opacity: weight.toFixed(2), "marker-end": "url(#tip)", "data-query": i });
-        line.append(drawn("title", {}, `${data.tokens[i]} → ${data.tokens[j]}: ${weight.toFixed(2)}`));
-        made.push([weight, line]);
-      }
-      made.sort((a, b) => a[0] - b[0]); // the strongest lie on top
-      lines.replaceChildren(...made.map((pair) => pair[1]));
+      const flat = data.patterns[choice.value];
+      showSentence(figure.querySelector(".scroll"), { ask: side, seen: side, flat, name: choice.value, special, say: (text, note) => { reading.textContent = text || note + pointAt; } });
       describe(flat);
     }
 
@@ -32,16 +23,7 @@
       for (const step of document.querySelectorAll("details.step")) step.classList.toggle("other", other);
     }
 
-    function only(query) {
-      for (const line of lines.children) line.classList.toggle("out", query !== null && Number(line.dataset.query) !== query);
-    }
-
     choice.addEventListener("change", draw);
     draw();
-    special.addEventListener("change", draw);
-    asking.forEach((text, i) => {
-      for (const kind of ["mouseenter", "focus"]) text.addEventListener(kind, () => only(i));
-      for (const kind of ["mouseleave", "blur"]) text.addEventListener(kind, () => only(null));
-    });
   }
 })();

@@ -36,6 +36,7 @@
     o: "M4 0A4 4 0 1 1-4 0A4 4 0 1 1 4 0", ".": "M2 0A2 2 0 1 1-2 0A2 2 0 1 1 2 0", s: "M-3.5-3.5H3.5V3.5H-3.5z", D: "M0-4.5L4.5 0L0 4.5L-4.5 0z", d: "M0-4.5L3 0L0 4.5L-3 0z",
     "^": "M0-4.5L4 3H-4z", v: "M0 4.5L4-3H-4z", "<": "M-4.5 0L3-4V4z", ">": "M4.5 0L-3-4V4z", "*": "M0-6L1.6-1.9L6-1.8L2.5.9L3.8 5.2L0 2.7L-3.8 5.2L-2.5.9L-6-1.8L-1.6-1.9z",
   };
+  const levelDash = (i) => ["6 4", "2 3", "8 3 2 3"][i % 3];
   const DASHES = { "--": "6 4", ":": "2 3" };
 
   function mark(marker, x, y, colour) {
@@ -43,30 +44,30 @@
     return drawn("path", { d: strokes || MARKS[marker] || MARKS.o, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, ...(strokes ? { stroke: colour, "stroke-width": 2, fill: "none" } : { fill: colour }) });
   }
 
-  function panelOf(panel, width, range) {
+  function panelOf(panel, width, range, bar = 20) {
     const bars = panel.series.find((series) => series.k === "bars"), rows = bars ? bars.x.length : 0, names = panel.names || [];
     const xs = panel.series.flatMap(xsOf), ends = panel.series.flatMap((series) => [...series.y, ...(series.e || []).flat(), ...(series.b || []).flat()]);
     const levels = panel.levels.map((level) => level[1]), turned = names.length && names.join("").length * CHAR + 12 * names.length > width - 60;
     const longest = Math.max(0, ...names.map((name) => name.length)), foot = turned ? 14 + 0.75 * CHAR * longest : 24;
-    const height = bars ? 20 * rows + 34 : Math.round(Math.min(300, Math.max(180, 0.62 * width)) + foot - 24), bottom = height - foot;
+    const height = bars ? bar * rows + 34 : Math.round(Math.min(300, Math.max(180, 0.62 * width)) + foot - 24), bottom = height - foot;
     const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": panel.alt });
     const frame = drawn("g", { class: "frame" }), marks = drawn("g", { class: "marks" });
     svg.append(frame, marks);
     const text = (x, y, words, anchor, more) => frame.append(drawn("text", { x, y, "text-anchor": anchor, "font-size": LINE, ...more }, words));
     const line = (x1, y1, x2, y2, more, into) => (into || frame).append(drawn("line", { x1, y1, x2, y2, ...more }));
     if (bars) {
-      const left = 8 + CHAR * Math.max(...bars.x.map((name) => name.length)), across = axis(panel.xs, [0, ...ends, ...levels], left, width - 6, 50);
+      const left = 8 + CHAR * Math.max(...bars.x.map((name) => name.length)), across = axis(panel.xs, range || [0, ...ends, ...levels], left, width - 6, 50);
       for (const [value, words] of across.ticks) { const x = across.place(value); line(x, 2, x, bottom, { class: "grid" }); text(x, bottom + 16, words, "middle"); }
       bars.x.forEach((name, i) => {
-        const y = 20 * i + 12, value = bars.y[i], colour = Array.isArray(bars.c) ? bars.c[i] : bars.c;
+        const y = bar * (i + 0.6), value = bars.y[i], colour = Array.isArray(bars.c) ? bars.c[i] : bars.c;
         text(left - 6, y + 4, name, "end");
         if (value === null) return;
         const [a, b] = [across.place(0), across.place(value)].sort((p, q) => p - q);
-        marks.append(drawn("rect", { x: a, y: y - 7, width: b - a, height: 14, fill: colour }));
+        marks.append(drawn("rect", { x: a, y: y - 0.35 * bar, width: b - a, height: 0.7 * bar, fill: colour }));
         if (bars.e && bars.e[i]) line(across.place(bars.e[i][0]), y, across.place(bars.e[i][1]), y, { stroke: "#000", "stroke-width": 1.4 }, marks);
       });
       line(across.place(0), 2, across.place(0), bottom, { class: "zero" });
-      panel.levels.forEach(([, value], i) => line(across.place(value), 2, across.place(value), bottom, { class: "level", "stroke-dasharray": ["6 4", "2 3", "8 3 2 3"][i % 3] }));
+      panel.levels.forEach(([, value], i) => line(across.place(value), 2, across.place(value), bottom, { class: "level", "stroke-dasharray": levelDash(i) }));
       return svg;
     }
     const up = axis(panel.ys, range || [...ends, ...levels], bottom, 4, 33), left = Math.max(10 + CHAR * Math.max(...up.ticks.map((tick) => tick[1].length)), turned ? 0.77 * CHAR * names[0].length - 16 : 0);
@@ -94,8 +95,8 @@
         if (series.m) marks.append(mark(series.m, at, up.place(y), colour(i)));
       }
     }
-    panel.levels.forEach(([, value], i) => line(left, up.place(value), width - 4, up.place(value), { class: "level", "stroke-dasharray": ["6 4", "2 3", "8 3 2 3"][i % 3] }));
-    panel.xlevels.forEach(([, value], i) => line(across.place(value), 2, across.place(value), bottom, { class: "level", "stroke-dasharray": ["6 4", "2 3", "8 3 2 3"][i % 3] }));
+    panel.levels.forEach(([, value], i) => line(left, up.place(value), width - 4, up.place(value), { class: "level", "stroke-dasharray": levelDash(i) }));
+    panel.xlevels.forEach(([, value], i) => line(across.place(value), 2, across.place(value), bottom, { class: "level", "stroke-dasharray": levelDash(i + panel.levels.length) }));
     return svg;
   }
 
@@ -114,24 +115,32 @@
       if (!series.n || seen.has(series.n) || series.g || series.k === "bars") continue;
       swatch(series.n, ...(series.k === "line" ? [stroke(series.c, DASHES[series.d], Math.min(3, series.w))] : []), ...(series.m ? [mark(series.m, 13, 0, series.c)] : []));
     }
-    for (const panel of data.panels) for (const lines of [panel.levels, panel.xlevels]) lines.forEach(([name], i) => { if (!seen.has(name)) swatch(name, stroke("#4d4d4d", ["6 4", "2 3", "8 3 2 3"][i % 3], 1.2)); });
-    if (data.groups) data.groups[1].forEach((name, i) => swatch(`${data.groups[0]} ${name}`, mark("s", 13, 0, shade(i / Math.max(1, data.groups[1].length - 1)))));
+    for (const panel of data.panels) {
+      panel.levels.forEach(([name], i) => seen.has(name) || swatch(name, stroke("#4d4d4d", levelDash(i), 1.2)));
+      panel.xlevels.forEach(([name], i) => seen.has(name) || swatch(name, drawn("path", { d: "M13-6V6", stroke: "#4d4d4d", "stroke-width": 1.2, "stroke-dasharray": levelDash(i + panel.levels.length) })));
+    }
+    if (data.groups) {
+      const [caption, names] = data.groups, by = Math.ceil(names.length / 8); // of many groups some are named
+      names.forEach((name, i) => i % by && i < names.length - 1 || swatch(`${caption} ${name}`, mark("s", 13, 0, shade(i / Math.max(1, names.length - 1)))));
+    }
     key.append(...seen.values());
     return seen.size > 1 || data.panels.some((panel) => panel.levels.length) ? key : null;
   }
 
-  function draw(figure, data) {
-    const whole = Math.floor(figure.clientWidth);
+  function draw(figure, data, whole = Math.floor(figure.clientWidth), bar = 20) {
     if (!whole) return;
-    const beside = Math.min(data.panels.length, Math.max(1, Math.floor((whole + 20) / 300))), width = Math.floor((whole - 20 * (beside - 1)) / beside);
-    const range = data.shared && data.panels.flatMap((panel) => [...panel.levels.map((level) => level[1]), ...panel.series.flatMap((series) => [...series.y, ...(series.e || []).flat(), ...(series.b || []).flat()])]);
+    // Panels of many lines go below each other, where each has the whole width.
+    const least = data.panels.some((panel) => panel.series.filter((series) => series.k === "line" && series.n).length > 6) ? 480 : 300;
+    const beside = Math.min(data.panels.length, Math.max(1, Math.floor((whole + 20) / least))), width = Math.floor((whole - 20 * (beside - 1)) / beside);
+    const bars = data.panels.every((panel) => panel.x === data.panels[0].x && panel.series.every((series) => series.k === "bars"));
+    const range = (data.shared || bars) && data.panels.flatMap((panel) => [...(bars ? [0] : []), ...panel.levels.map((level) => level[1]), ...panel.series.flatMap((series) => [...series.y, ...(series.e || []).flat(), ...(series.b || []).flat()])]);
     const made = [element("figcaption", data.title, "title")], box = element("div", undefined, "panels");
     for (const panel of data.panels) {
       const part = element("div");
       part.style.width = width + "px";
       if (panel.title) part.append(element("p", panel.title, "panel-title"));
       if (panel.y) part.append(element("p", panel.y, "up"));
-      part.append(panelOf({ ...panel, shades: data.groups ? data.groups[1].length : 1 }, width, range));
+      part.append(panelOf({ ...panel, shades: data.groups ? data.groups[1].length : 1 }, width, range, bar));
       if (panel.x) part.append(element("p", panel.x, "across"));
       box.append(part);
     }
@@ -139,11 +148,15 @@
     figure.replaceChildren(...made, box, ...(key ? [key] : []));
   }
 
+  const PAPER = 330; // Pixels of one of the two columns of a printed page
+
   for (const figure of document.querySelectorAll("figure.chart")) {
     const data = JSON.parse(figure.querySelector("script").textContent);
     let last = 0;
     new ResizeObserver(() => { if (figure.clientWidth && figure.clientWidth !== last) { last = figure.clientWidth; draw(figure, data); } }).observe(figure);
     draw(figure, data);
     last = figure.clientWidth;
+    addEventListener("beforeprint", () => draw(figure, data, figure.closest(".parts") ? PAPER : 2 * PAPER, 13));
+    addEventListener("afterprint", () => draw(figure, data));
   }
 })();

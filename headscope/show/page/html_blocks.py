@@ -136,6 +136,19 @@ def _corner(block: Matrix) -> Markup:
     return _table(["", *map(str, range(n_columns))], rows, caption)
 
 
+def _shade(value: float | None, low: float, high: float) -> str:
+    """Return the class of a cell: one of ten steps from the least number to the largest.
+
+    Where there are numbers of both signs, the steps go from zero in two colours.
+    """
+    if value is None or not high > low:
+        return "q0"
+    if low < 0 < high:
+        step = min(9, int(10 * abs(value) / max(-low, high)))
+        return f"less q{step}" if value < 0 else f"q{step}"
+    return f"q{min(9, int(10 * (value - low) / (high - low)))}"
+
+
 def _square(block: Matrix) -> Markup:
     """Draw a matrix of tokens by tokens as a table whose cells are shaded in ten steps."""
     n_tokens = min(_TOKENS, len(block.rows))
@@ -150,10 +163,7 @@ def _square(block: Matrix) -> Markup:
     for name, values in zip(block.rows, corner, strict=False):
         cells = [_Cell(name, names_row=True)]
         for value in values:
-            share = 0.0
-            if value is not None and high > low:
-                share = (value - low) / (high - low)
-            shade = f"q{min(9, int(10 * share))}"
+            shade = _shade(value, low, high)
             cells.append(_Cell(matrix_cell(value, block.weights), shade))
         rows.append(cells)
 

@@ -21,11 +21,12 @@ class Part:
     """A part of the page below a title; the page's contents link to its anchor."""
 
     anchor: str
-    title: str
+    title: str  # The question that it answers
     body: Markup  # As ``headscope.show.page.html_blocks.body`` writes blocks
     more: Markup | None = None  # What is folded up
     fold: str = "All numbers"  # The caption under which it is
     wide: bool = False  # Whether it takes a whole row
+    term: str = ""  # What the field calls it, in grey behind the title
 
 
 @dataclass(frozen=True)

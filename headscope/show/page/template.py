@@ -14,11 +14,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headscope.core.roles import primary_roles
+from headscope.core.roles import NO_ROLE, primary_roles
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
 from headscope.show.blocks import Block
-from headscope.show.cells import model_line, model_name, tidy, tiny
+from headscope.show.cells import model_line, model_name, tidy
 from headscope.show.page.environment import templates
 from headscope.show.page.html_blocks import answered, body
 
@@ -33,12 +33,15 @@ def versions(result: Any, joint: str = ", ") -> str:
 
 
 def proof(certificate: Any) -> str:
-    """Say in a few words whether our attention equals the model's, by the certificate of a run."""
+    """Say in a few words whether our attention equals the model's, by the certificate of a run.
+
+    By how much they differ, up to rounding, stands beside the model's name on every page.
+    """
     if certificate is None or certificate.passed is None:
         return "not validated"
     if not certificate.passed:
         return "\u2717 validation failed"
-    return f"\u2713 differs from the model by at most {tiny(certificate.max_abs_hidden)}"
+    return "\u2713 same numbers as the model"
 
 
 def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
@@ -48,7 +51,7 @@ def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
     return rendered(
         "alone.html.j2",
         "",
-        ("pictures.js", "charts.js", "arrows.js"),
+        ("pictures.js", "sentence.js", "charts.js", "arrows.js"),
         name=visible(model_name(result)),
         size=f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads",
         proof=proof(result.validation),
@@ -85,13 +88,20 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
 
 
 def role_colours() -> str:
-    """Write the style rules of the roles' colours, by day and by night."""
+    """Write the style rules of the roles' colours, by day and by night.
+
+    The frame of a head in the map has the hue of what its letters stand on, but is stronger: a
+    contrast of 3 to 1 at least with the page around it.
+    """
     colours = []
     rules = []
     for role in primary_roles():
         key = role.key
+        by_day = f"oklch(from {role.light} 0.52 0.13 h)"
+        by_night = f"oklch(from {role.dark} 0.72 0.11 h)"
+        frame = "var(--edge)" if role is NO_ROLE else f"light-dark({by_day}, {by_night})"
         colours.append(f"--{key}: light-dark({role.light}, {role.dark});")
-        rules.append(f".{key} {{ background: var(--{key}); }}")
+        rules.append(f".{key} {{ background: var(--{key}); --frame: {frame}; }}")
         rules.append(f".dot.{key} {{ fill: {role.colour}; }}")
     return f":root {{ {' '.join(colours)} }}\n{' '.join(rules)}\n"
 

@@ -346,3 +346,60 @@ def test_two_texts_are_compared_by_their_embeddings():
     result = headscope.attribute(tiny("gpt2"), TEXT, "a dog ran", against="he", validate=False)
     assert result.kind == "cosine"
     assert result.is_difference
+
+
+# --- a table of prompts ---------------------------------------------------------------------------
+
+PROMPTS = {
+    "the cat sat on the": ("mat", "dog"),
+    "the big red dog": ("ran", "sat"),
+    "she ran to the": ("house", "cat"),
+}
+
+
+def write_prompts(path, prompts, header="prompt,target,against"):
+    rows = [header, *(",".join((prompt, *tokens)) for prompt, tokens in prompts.items())]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_each_prompt_of_a_table_has_its_own_pair_of_tokens(tmp_path):
+    loaded = tiny("llama")
+    data = write_prompts(tmp_path / "prompts.csv", PROMPTS)
+    differences = []
+    for prompt, (target, against) in PROMPTS.items():
+        logits = next_logits(loaded, [VOCABULARY.index(word) for word in prompt.split()])
+        difference = logits[VOCABULARY.index(target)] - logits[VOCABULARY.index(against)]
+        differences.append(float(difference))
+    result = headscope.attribute(loaded, data=data, calibration=LINES, validate=False)
+    assert result.kind == "next"
+    assert result.examples == len(PROMPTS)
+    assert result.output.value == pytest.approx(np.mean(differences), abs=1e-6)
+    assert output_name(result) == "the logit of each target minus that of its alternative"
+
+
+def test_a_table_of_targets_alone_is_about_their_logits(tmp_path):
+    loaded = tiny("llama")
+    prompts = {prompt: tokens[:1] for prompt, tokens in PROMPTS.items()}
+    data = write_prompts(tmp_path / "prompts.csv", prompts, header="text,answer")
+    values = []
+    for prompt, (target,) in prompts.items():
+        logits = next_logits(loaded, [VOCABULARY.index(word) for word in prompt.split()])
+        values.append(float(logits[VOCABULARY.index(target)]))
+    result = headscope.attribute(loaded, data=data, calibration=LINES, validate=False)
+    assert result.output.value == pytest.approx(np.mean(values), abs=1e-6)
+    assert output_name(result) == "the logit of each prompt's target"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (("mat dog", "cat"), r"prompts.csv, line 5: 'mat dog' is 2 tokens"),
+        (("mat", "mat"), "prompts.csv, line 5: Both tokens are mat"),
+        (("mat", ""), "prompts.csv, line 5: no against"),
+    ],
+)
+def test_a_prompt_without_its_tokens_is_refused_with_its_line(tmp_path, tokens, said):
+    data = write_prompts(tmp_path / "prompts.csv", {**PROMPTS, "he was on the": tokens})
+    with pytest.raises(InputError, match=said):
+        headscope.attribute(tiny("llama"), data=data, calibration=LINES, validate=False)

@@ -50,7 +50,7 @@ def test_nothing_of_a_text_is_markup(text):
 
 
 def test_a_line_of_a_log_says_which_step_of_how_many_and_how_much_is_done():
-    steps = Steps(["model", "control", "removing heads"])
+    steps = Steps({"model": 1.0, "control": 1.0, "removing heads": 1.0})
     sentence = steps.sentence
     assert (sentence(), steps.share) == ("loading PyTorch and transformers", None)
     steps.say("loading all-MiniLM-L6-v2")
@@ -65,8 +65,42 @@ def test_a_line_of_a_log_says_which_step_of_how_many_and_how_much_is_done():
     assert sentence() == "step 4 of 4: unforeseen: task, 100%"
 
 
+def test_the_time_left_is_that_of_the_whole_run():
+    """By hand: choosing took 10 s where 2 are usual, so all is five times as slow as usual."""
+    now = 100.0
+    steps = Steps({"choosing": 2.0, "removing": 6.0, "saving": 4.0}, clock=lambda: now)
+    assert (steps.times(), steps.seconds_left()) == ("0:00 so far", None)
+    now = 105.0  # the model was loaded
+    steps.tell("choosing", 0, 10)
+    assert (steps.times(), steps.seconds_left()) == ("0:05 so far", None)  # no speed yet
+    now = 110.0
+    steps.tell("choosing", 5, 10)  # another 5 s of it, then 5 x (6 + 4)
+    assert steps.seconds_left() == pytest.approx(5 + 50)
+    assert steps.times() == "0:10 so far, about 1 min left"
+    now = 115.0
+    steps.tell("removing", 0, 10)  # 5 x (6 + 4)
+    assert steps.seconds_left() == pytest.approx(50)
+    now = 125.0
+    steps.tell("removing", 5, 10)  # it takes 20 s, so all is 30 / 8 as slow as usual
+    assert steps.seconds_left() == pytest.approx(10 + 30 / 8 * 4)
+    assert steps.times() == "0:25 so far, about 25 s left"
+    now = 135.0
+    steps.tell("saving", 0, 1)
+    assert steps.seconds_left() == pytest.approx(30 / 8 * 4)
+    now = 3600 + 105.0  # far longer than usual: nothing is promised
+    assert steps.times() == "1:00:05 so far"
+
+
+def test_a_section_begins_with_its_first_step():
+    steps = Steps({"validate": 1.0, "classify, model": 3.0, "classify, control": 3.0})
+    steps.tell("classify", 0, 1)
+    assert steps.sentence() == "step 2 of 3: classify, 0%"
+    steps.tell("classify, control", 1, 2)
+    assert steps.sentence() == "step 3 of 3: classify: measuring random weights, 50%"
+
+
 def test_what_a_part_tells_counts_as_that_part_unless_it_has_a_name():
-    steps = Steps(["model, choosing", "model, measuring", "prune"])
+    steps = Steps({"model, choosing": 1.0, "model, measuring": 1.0, "prune": 1.0})
     steps.tell("model, measuring", 1, 2)
     assert steps.sentence() == "step 2 of 3: measuring the model: measuring, 50%"
     progress_of_part("prune", steps.tell)("the measured model, task", 3, 4)

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator, write_pairs
 
@@ -136,7 +137,7 @@ def heat(key: tuple[str, str], figure: Any, data: Json) -> Checks:
     written = np.full(expected.shape, np.nan)
     for text in axes.texts:
         column, row = map(int, text.get_position())
-        written[row, column] = float(text.get_text())
+        written[row, column] = float(text.get_text().replace("\u2212", "-"))
     yield written, np.round(expected, digits) + 0.0
 
 
@@ -211,9 +212,10 @@ def _relations(figure: Any, data: Json) -> Checks:
 
 @figure_of("depth", "depth")
 def _depth(figure: Any, data: Json) -> Checks:
-    for curves in (data, data["control"]):
-        x = list(range(len(curves["variants"]["full"])))
-        yield from has_lines(figure.axes[0], *((x, y) for y in curves["variants"].values()))
+    x = list(range(len(data["variants"]["full"])))
+    yield from has_lines(figure.axes[0], *((x, y) for y in data["variants"].values()))
+    random = data["control"]["variants"]  # of those that show whether attention alone collapses
+    yield from has_lines(figure.axes[0], (x, random["full"]), (x, random["attention"]))
 
 
 @figure_of("rank", "cumulative_qk", "cumulative_ov")
@@ -236,12 +238,17 @@ def _spectra(figure: Any, data: Json) -> Checks:
 
 @figure_of("flow", "flow")
 def _flow(figure: Any, data: Json) -> Checks:
-    curves = {tuple(np.round(line.get_ydata(), 9)) for line in figure.axes[0].lines}
-    targets = ("whole", "directions", "token", "token_directions", "value", "gaussian", "other")
-    for target in targets:
-        values = [head["recovery"][target]["value"] for head in data["heads"]]
-        known = tuple(np.round([value for value in values if value is not None], 9))
-        yield known in curves or not known, True
+    panels = (
+        ("whole", "directions"),
+        ("token", "token_directions"),
+        ("value", "gaussian", "other"),
+    )
+    for axes, targets in zip(figure.axes, panels, strict=True):
+        curves = {tuple(np.round(line.get_ydata(), 9)) for line in axes.lines}
+        for target in targets:
+            values = [head["recovery"][target]["value"] for head in data["heads"]]
+            known = tuple(np.round([value for value in values if value is not None], 9))
+            yield known in curves or not known, True
 
 
 def band_of(estimate: Json) -> list[float]:
@@ -346,6 +353,16 @@ def check_numbers(pairs: Checks, key: tuple[str, str]) -> None:
     assert n_pairs, f"{key}: nothing was compared"
 
 
+def looks_of(axes: Any) -> list[tuple[str, str]]:
+    """The colour of each named line; of the grey lines across also its dash."""
+    looks = []
+    for line in axes.lines:
+        if line.get_label() and not line.get_label().startswith("_"):
+            colour = to_hex(line.get_color())
+            looks.append((colour, line.get_linestyle() if colour == "#4c4c4c" else ""))
+    return looks
+
+
 def test_figures_draw_what_the_json_says(drawn_results):
     """All within their axes; those of the table number by number, others are of the same kinds."""
     compared = set()
@@ -356,6 +373,8 @@ def test_figures_draw_what_the_json_says(drawn_results):
                 key = command, name
                 for axes in figure.axes:
                     assert not list(outside(axes)), f"{key}: the axes leave out what is drawn"
+                    looks = looks_of(axes)
+                    assert len(looks) == len(set(looks)), f"{key}: two entries of one look"
                 if key in TABLE:
                     compared.add(key)
                     check_numbers(TABLE[key](figure, data), key)
@@ -395,6 +414,17 @@ def test_the_same_figure_gives_the_same_bytes_and_leaves_no_setting_changed():
     assert drawn() == first
     assert dict(mpl.rcParams) == before
     assert before["svg.hashsalt"] is None
+
+
+def test_numbers_of_both_signs_have_two_colours_that_meet_at_zero():
+    values = {("L0", 0): -0.2, ("L0", 1): -0.0001, ("L0", 2): 0.1, ("L0", 3): 0.2}
+    ((_, figure),) = figures_of([HeadMap("t", "l", values, 2, "map")])
+    axes = figure.axes[0]
+    red, _, blue = axes.images[0].to_rgba([-0.2, 0.0, 0.2])[:, :3].T.tolist()
+    assert red[0] > blue[0]  # orange below zero,
+    assert [red[1], blue[1]] == pytest.approx([1, 1], abs=0.01)  # white at zero,
+    assert red[2] < blue[2]  # and blue above
+    assert [text.get_text() for text in axes.texts] == ["\u22120.20", "0.00", "0.10", "0.20"]
 
 
 def test_without_kinds_of_files_nothing_is_drawn():

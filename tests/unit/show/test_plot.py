@@ -2,8 +2,10 @@
 
 import base64
 
+import every_command
 import numpy as np
 import pytest
+from families import COVERED
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -12,6 +14,8 @@ from headscope.core.errors import InputError
 from headscope.core.serialise import to_json
 from headscope.show.figures import figure_files
 from headscope.show.style import showing
+
+NAME = "demo"
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,40 @@ def test_figures_take_axes_and_refuse_what_is_not_there(classified):
     ):
         with pytest.raises(InputError, match=words):
             call()
+
+
+def test_a_plot_names_its_head_and_has_a_scale(demo, classified):
+    explained = headscope.explain(demo, "The cat sat.", head="L0H2", validate=False)
+    for figure, title, scale in (
+        (headscope.plot.attention(explained), f"L0H2 of {NAME}", "attention weight"),
+        (headscope.plot.attention(explained, "L1H8"), f"L1H8 of {NAME}", "attention weight"),
+        (
+            headscope.plot.mean_attention(classified, "L1H8"),
+            f"L1H8: mean attention, {NAME}",
+            "attention weight",
+        ),
+        (headscope.plot.heads(classified, "entropy"), f"Entropy of heads, {NAME}", "entropy"),
+    ):
+        map_axes, scale_axes = figure.axes
+        assert map_axes.get_title() == title
+        assert scale_axes.get_ylabel() == scale
+    (roles,) = headscope.plot.heads(classified).axes
+    assert roles.get_title() == f"Roles of heads, {NAME}"
+    assert roles.get_legend() is not None
+
+
+def test_the_module_offers_its_plots_and_nothing_else():
+    assert dir(headscope.plot) == ["attention", "heads", "mean_attention"]
+    assert all(callable(getattr(headscope.plot, name)) for name in dir(headscope.plot))
+
+
+def test_a_model_says_in_one_line_what_it_is(demo):
+    assert repr(demo) == f"LoadedModel('{NAME}': bert, 6 layers x 12 heads; float32 on cpu)"
+    translator = every_command.opened(next(f for f in COVERED if f.kind == "bart"))
+    assert repr(translator) == (
+        "LoadedModel('This model': bart, encoder 1 layer x 4 heads, decoder 2 layers x 4 heads, "
+        "cross 2 layers x 4 heads, with its seq2seq head; float32 on cpu)"
+    )
 
 
 def luminance(colour):

@@ -28,10 +28,11 @@ from headscope.analyses.classify.scores import HeadResult
 from headscope.core.rounding import FRACTION
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, model_name, p_text
+from headscope.show.cells import decimal, interval_text, model_name, p_text
 from headscope.show.estimates import ranged
 
 _MOST_REMOVED = 8  # Removed heads that are listed.
+_MOST_NAMED = 3  # Removed heads that a sentence names.
 _VERDICTS = {
     "costs more": "Heads with a role cost more than heads without",
     "costs less": "Heads with a role cost less than heads without",
@@ -50,11 +51,23 @@ _PATCH_VERDICTS = {
 def more(result: ClassifyResult) -> Iterator[b.Details]:
     """Show the optional measurements that were run."""
     if result.prefix is not None:
-        yield b.Details("Prefix matching", list(_prefix(result, result.prefix)))
+        yield b.Details(
+            "Which heads find an earlier copy of a token?",
+            list(_prefix(result, result.prefix)),
+            term="prefix matching",
+        )
     if result.patching is not None:
-        yield b.Details("Do heads carry their role?", list(_patches(result, result.patching)))
+        yield b.Details(
+            "Do heads carry their role?",
+            list(_patches(result, result.patching)),
+            term="activation patching",
+        )
     if result.causes is not None:
-        yield b.Details("Heads removed one at a time", list(_removals(result, result.causes)))
+        yield b.Details(
+            "What does each head cost when it is removed?",
+            list(_removals(result, result.causes)),
+            term="ablation",
+        )
 
 
 # --- repeated tokens ---
@@ -96,11 +109,11 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
     """Show where the tokens of repeated sequences look: the two clearest heads for each place."""
     # The rows of the table.
     rows: list[_PrefixRow] = []
-    for place, words in PLACES.items():
-        random = prefix.random_weights.get(place)
+    for target, words in PLACES.items():
+        random = prefix.random_weights.get(target)
         by_head = [
             _PrefixRow(words, head.name, match, random)
-            for head, match in _matches_at(result, place)
+            for head, match in _matches_at(result, target)
         ]
         by_head.sort(key=lambda row: -float(row.match.gain))
         rows += by_head[:2]
@@ -122,7 +135,7 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
         ("weight", "match.score", 3),
         ("control", "match.control", 3),
         ("gain", "match.gain.value", 3),
-        ("95% interval", lambda row: " to ".join(map(decimal, row.match.gain.interval)), str),
+        ("95% interval", lambda row: interval_text(row.match.gain.interval), str),
         ("random weights", "random", 3),
     ]
     yield b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
@@ -133,26 +146,26 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    for place, words in PLACES.items():
+    for target, words in PLACES.items():
         gains = {
             (head.layer_name, head.head): match.gain.value
-            for head, match in _matches_at(result, place)
+            for head, match in _matches_at(result, target)
         }
         yield b.HeadMap(
-            f"Repeated tokens, weight {words}: {model_name(result)}",
+            f"How much more a head looks {words} of a token that comes again, {model_name(result)}",
             "gain over the same place without a repetition",
             gains,
             digits=3,
-            file=f"prefix_{place}",
+            file=f"prefix_{target}",
             on=b.NOWHERE,
         )
 
 
-def _matches_at(result: ClassifyResult, place: str) -> Iterator[tuple[HeadResult, Match]]:
-    """Yield each head with its match at a place, one of PLACES."""
+def _matches_at(result: ClassifyResult, target: str) -> Iterator[tuple[HeadResult, Match]]:
+    """Yield each head with its match at a target, one of PLACES."""
     for head in result.heads:
         if head.prefix is not None:
-            yield head, getattr(head.prefix, place)
+            yield head, getattr(head.prefix, target)
 
 
 # --- patched heads ---
@@ -222,7 +235,7 @@ def _gain_of_others(effect: PatchEffect) -> str:
 
 def interval_words(interval: Sequence[float] | None) -> str:
     """Write an interval with two digits, or a dash where there is none."""
-    return "-".join(decimal(bound, 2) for bound in interval) if interval else "-"
+    return interval_text(interval, 2)
 
 
 # --- removed heads ---
@@ -230,10 +243,31 @@ def interval_words(interval: Sequence[float] | None) -> str:
 RemovedHead = tuple[HeadResult, HeadCause]
 
 
+def cause_sentences(result: ClassifyResult) -> Iterator[str]:
+    """Say which heads cost most when removed, and whether roles tell; nothing if not asked for."""
+    causes = result.causes
+    removed = _removed_heads(result)
+    if causes is None or not removed:
+        return
+    dearest = [
+        f"{visible(head.name)} {loss_text(float(cause.zero))}"
+        for head, cause in removed[:_MOST_NAMED]
+    ]
+    yield f"{_costs_sentence(removed, causes)} Dearest: {', '.join(dearest)}."
+    tests = {(test.role, test.removal): test for test in causes.tests}
+    if ("any", "zero") in tests:
+        yield _any_role_sentence(tests["any", "zero"], tests.get(("any", "noise")))
+
+
+def _removed_heads(result: ClassifyResult) -> list[RemovedHead]:
+    """Return the heads that were removed, with what that costs, the dearest first."""
+    removed = [(head, head.cause) for head in result.heads if head.cause is not None]
+    return sorted(removed, key=lambda row: -float(row[1].zero))
+
+
 def _removals(result: ClassifyResult, causes: Causes) -> Iterator[b.Block]:
     """Show what removing heads costs, and whether roles tell which heads cost most."""
-    removed = [(head, head.cause) for head in result.heads if head.cause is not None]
-    removed.sort(key=lambda row: -float(row[1].zero))
+    removed = _removed_heads(result)
     if not removed:
         return
     yield b.Text(_costs_sentence(removed, causes), "lead")
@@ -368,12 +402,12 @@ def _losses(result: ClassifyResult, removed: Sequence[RemovedHead], metric: str)
     lows = [cause.zero.low for _, cause in removed if cause.zero.low is not None]
     scale: Any = "log10" if min(*shown, *lows) > 0 else "linear"
     diagonal = [min(shown), max(shown)]
-    by_noise.append(b.Series("as much as noise", diagonal, diagonal, "line", b.GREY, ""))
+    by_noise.append(b.Series("as much as noise", diagonal, diagonal, "line", b.BLACK, "", "--"))
 
     loss = f"loss of {metric} without the head"
     loss_with_noise = "loss with noise of the same size"
     return b.Panels(
-        f"Heads of {model_name(result)}, removed one at a time",
+        f"What removing each head alone costs, {model_name(result)}",
         [
             b.Chart("by layer", "layer", loss, by_layer, x_names=layer_names, y_scale=scale),
             b.Chart("against noise", loss_with_noise, loss, by_noise, x_scale=scale, y_scale=scale),

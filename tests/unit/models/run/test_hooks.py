@@ -141,3 +141,23 @@ def test_nested_interventions_the_innermost_holds_and_the_outer_one_again_after_
     with intervene(loaded, z=double) as router:
         assert torch.equal(router.checked(loaded.forward, *batch), doubled)
     assert not torch.allclose(doubled, expected)
+
+
+class OneMore(nn.LayerNorm):
+    """A LayerNorm whose gain is 1 + its weight, as Nemotron's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(
+            x, self.normalized_shape, self.weight + 1, self.bias, self.eps
+        )
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, OneMore])
+def test_gain_and_shift_are_those_of_what_a_norm_does(kind):
+    norm = kind(8, dtype=torch.float64)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    x = torch.randn(5, 8, dtype=torch.float64)
+    gain, shift = gain_and_shift(norm)
+    expected = nn.functional.layer_norm(x, (8,), eps=norm.eps) * gain + shift
+    torch.testing.assert_close(norm(x), expected, rtol=0, atol=1e-7)

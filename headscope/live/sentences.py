@@ -1,0 +1,160 @@
+"""The sentence above the page: what has become of the model's answer, and its control.
+
+With every head on it says what the model answers, and invites to switch a layer off. Without some
+heads it says how the answer changes, and then what random sets of as many heads do to it.
+
+What follows from the comparison is judged on numbers as they are shown, so that no reader sees two
+equal numbers called different. Of n random sets, a set of heads like any others lies below all of
+them in 1 of n + 1 cases, and above all of them in as many: only then is it said to matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headscope.live.random_sets import RANDOM, RandomSets
+from headscope.show.cells import tidy
+
+INVITE = "Click a layer\u2019s name to switch it off."
+NO_SETS = (
+    "There are no random sets to compare with: most of their heads would be the same ones again."
+)
+_SHOWN_DECIMALS = (2, 3)  # Decimals of a number: the fewest that tell what is compared apart
+
+
+class Lead(NamedTuple):
+    """The number that the sentence is about, and how the sentence calls it."""
+
+    whole: str  # What the model answers with all heads on: "The model says: negative 0.93"
+    subject: str  # What the values are: "negative"
+    values: Sequence[float]  # One for each model: the full one, heads off, random sets
+    before: str = ""  # What is said first of the model without heads: "it writes x in place of y"
+    after: str = ""  # What follows from the change: "so the answer becomes positive (0.42)"
+    counted: int | None = None  # The values count changes, among so many; None: other numbers
+
+
+class Said(NamedTuple):
+    """What the page says in words."""
+
+    answer: str
+    control: str  # Empty with all heads on
+    note: str = ""  # How often chance alone does this; empty where nothing is claimed
+
+
+def said(lead: Lead, off: Sequence[str], sets: RandomSets) -> Said:
+    """Say what the model answers with these heads ``off``, and what random sets do."""
+    if not off:
+        return Said(f"{lead.whole}. {INVITE}", "")
+    full = lead.values[0]
+    without = lead.values[1]
+    random = lead.values[2:]
+    decimals = 0 if lead.counted is not None else _decimals(full, without, random)
+    these = f"Without {off[0]}" if len(off) == 1 else f"Without these {len(off)} heads"
+    answer = f"{these}: {_change(lead, full, without, decimals)}{lead.after}."
+    if not random:
+        return Said(answer, NO_SETS)
+
+    low = _written(min(random), decimals)
+    high = _written(max(random), decimals)
+    values = f"{low} to {high}" if low != high else low
+    verdict = judged(full, without, random)
+    follows = _follows(verdict, len(off), len(sets.sets))
+    control = f"{_sets_in_words(len(off), sets)}: {values}, so {follows}."
+    return Said(answer, control, "" if verdict == LIKE_RANDOM else _chance(len(sets.sets)))
+
+
+def _change(lead: Lead, full: float, without: float, decimals: int) -> str:
+    """Say how the value changes: ``negative falls from 0.93 to 0.58``."""
+    if lead.counted is not None:
+        return f"{without:.0f} of {lead.counted} {lead.subject}"
+    before = _written(full, decimals)
+    now = _written(without, decimals)
+    if before == now:
+        return f"{lead.before}{lead.subject} stays at {now}"
+    verb = "rises" if without > full else "falls"
+    return f"{lead.before}{lead.subject} {verb} from {before} to {now}"
+
+
+def _sets_in_words(n_off: int, sets: RandomSets) -> str:
+    """Say which sets the heads are compared with."""
+    n_sets = len(sets.sets)
+    if sets.anywhere:
+        heads = "head" if n_off == 1 else "heads"
+        return f"{n_sets} random sets of {n_off} {heads} from all layers"
+    if n_off == 1 and n_sets < RANDOM:
+        return f"The {n_sets} other heads of its layer, one at a time"
+    kind = "random sets" if n_sets >= RANDOM else "other sets"  # fewer than that are all there are
+    return f"{n_sets} {kind} of {n_off} in the same layers"
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+MORE = "more"
+LESS = "less"
+LIKE_RANDOM = "like random"
+
+
+def judged(full: float, without: float, random: Sequence[float]) -> str:
+    """Judge whether heads matter more here than random ones, less, or as they do.
+
+    They matter more if the value without them lies outside the range of the random sets and further
+    from the full model's, in its direction, than any of these; less if it lies outside on the side
+    where the full model's is.
+    """
+    full = _rounded(full)
+    without = _rounded(without)
+    low = _rounded(min(random))
+    high = _rounded(max(random))
+    if low <= without <= high:
+        return LIKE_RANDOM
+    moved_beyond = without > max(high, full) or without < min(low, full)
+    return MORE if moved_beyond else LESS
+
+
+def _follows(verdict: str, n_off: int, n_sets: int) -> str:
+    """Say what follows of one head, or of several.
+
+    Sets fewer than :data:`RANDOM` are all that there are: what is said is then said of each.
+    """
+    heads = "this head" if n_off == 1 else "these heads"
+    matter = "matters" if n_off == 1 else "matter"
+    if verdict == LIKE_RANDOM:
+        return "this head does as the others do" if n_off == 1 else f"{heads} do as random ones do"
+    if n_sets < RANDOM:
+        return f"{heads} {matter} {verdict} here than each of them"
+    return (
+        f"{heads} {matter} here" if verdict == MORE else f"{heads} {matter} less here than others"
+    )
+
+
+def _chance(n_sets: int) -> str:
+    """Say how often heads like any others would look special."""
+    return (
+        f"Heads like any others lie outside the range of the {n_sets} in 2 of {n_sets + 1} cases: "
+        "try other sentences too."
+    )
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def _decimals(full: float, without: float, random: Sequence[float]) -> int:
+    """Return the fewest decimals with which no comparison looks otherwise than it was judged."""
+    fewest, most = _SHOWN_DECIMALS
+    compared = [full, min(random), max(random)] if random else [full]
+    for value in compared:
+        differ = _rounded(value) != _rounded(without)
+        if differ and round(value, fewest) == round(without, fewest):
+            return most
+    return fewest
+
+
+def _rounded(value: float) -> float:
+    """Round a number to the most decimals that are shown."""
+    return round(value, _SHOWN_DECIMALS[1])
+
+
+def _written(value: float, decimals: int) -> str:
+    """Write a number with a true minus."""
+    return tidy(f"{value:.{decimals}f}")
