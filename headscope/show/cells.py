@@ -142,8 +142,10 @@ def interval_text(interval: Sequence[float] | None, form: int | Callable[[float]
     """
     if interval is None:
         return "-"
-    low, high = (decimal(end, form) if isinstance(form, int) else form(end) for end in interval)
-    return f"[{low}, {high}]"
+    low, high = interval
+    if isinstance(form, int):
+        return f"[{decimal(low, form)}, {decimal(high, form)}]"
+    return f"[{form(low)}, {form(high)}]"
 
 
 def size_in_words(saved: Any) -> str:

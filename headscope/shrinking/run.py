@@ -6,6 +6,7 @@ whole one; the ``Ladder`` makes ever smaller ones until one is good enough.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,6 +178,7 @@ def _climbed(bench: Bench, options: ShrinkOptions, validation: ValidationSummary
             validation,
             models=ladder.models,
             refused=tuple(ladder.whole.refused),
+            lead=ladder.whole.lead,
             chosen=ladder.chosen,
             reached=ladder.reached,
             stopped=ladder.stopped,
@@ -235,6 +237,7 @@ def _result(
         data=task.data.name,
         batch_size=bench.batch_size,
         threads=torch.get_num_threads(),
+        cores=os.cpu_count() or 0,
         target=options.target,
         max_drop=options.max_drop,
         text=names,

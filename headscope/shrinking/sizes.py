@@ -147,7 +147,9 @@ def _cost(bench: Bench, model: LoadedModel, form: Form, target: Target) -> Cost:
         megabytes = megabytes_of(model) if form == TORCH else files.megabytes(form)
         cost = Cost(megabytes, f"{megabytes:.1f} MB")
     else:
-        speed, ms, _ = bench.times(model, served)
+        times = bench.times(model, served)
+        speed = times.speed
+        ms = times.ms
         if target.name == "ms":
             most_ms = math.inf if ms.high is None else ms.high
             cost = Cost(most_ms, f"{ranged(ms, 2)} ms a text")

@@ -38,6 +38,9 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     refuse(family, name)
     network.eval()
     base = getattr(network, "base_model", network)
+    inner = getattr(network, "model", None)
+    if base is network and hasattr(inner, "base_model"):  # Llama 4, under another name
+        base = inner
     table = None
     with suppress(NotImplementedError):  # by models that also see or hear
         table = base.get_input_embeddings()
