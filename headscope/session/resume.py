@@ -24,6 +24,7 @@ import numpy as np
 from headscope.core.accumulator import Accumulator, Array
 from headscope.core.errors import InputError, ResumeError, UnsavedStateWarning, UnwrittenError
 from headscope.core.files import sha256_of, write_atomically
+from headscope.core.options import OptionError
 from headscope.core.processes import current, process_file
 from headscope.core.safe_text import listed, visible
 from headscope.models.run.loaded import LoadedModel
@@ -164,10 +165,10 @@ def check_resume(state: str | Path | None, resume: bool) -> None:
         return
     saved = process_file(Path(state))
     if saved.is_file():
-        raise ResumeError(
-            f"{visible(saved)} holds what an interrupted run has measured, and a new run would "
-            "throw it away: give --resume (in Python resume=True) to go on from it, or delete that "
-            "file to start anew."
+        path = visible(saved).replace("$", "$$")
+        raise OptionError(
+            f"{path} holds what an interrupted run has measured, and a new run would throw it "
+            "away: give $resume to go on from it, or delete that file to start anew."
         )
 
 

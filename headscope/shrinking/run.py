@@ -223,7 +223,10 @@ def _result(
     names = texts.names
     if not names and texts.training.name:
         names = (texts.training.name,)
-    is_trained = any(model.training is not None for model in measured["models"])
+    warnings = list(texts.warnings)
+    if any(model.training is not None for model in measured["models"]):
+        warnings += texts.training_warnings()
+    warnings += task.notes
     return ShrinkResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -243,12 +246,7 @@ def _result(
         text=names,
         sentences=len(texts.training),
         dropped=texts.dropped,
-        warnings=(
-            *texts.warnings,
-            *(texts.training_warnings() if is_trained else ()),
-            *task.notes,
-            *_remarks(bench),
-        ),
+        warnings=(*warnings, *_remarks(bench)),
         **measured,
     )
 

@@ -366,7 +366,7 @@ def test_a_saved_state_is_kept_and_named(name, run, model, tmp_path, monkeypatch
     save_file({"a": torch.zeros(1)}, state, metadata={"identity": "{}"})
     before = state.read_bytes()
     outcome = run(name, model, "-o", tmp_path)
-    refused(outcome, str(state), "--resume", "delete that file to start anew")
+    refused(outcome, str(state), "--resume", "delete that file to start anew", code=2)
     assert [*tmp_path.iterdir()] == [state]
     assert state.read_bytes() == before
 

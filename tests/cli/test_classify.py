@@ -1,6 +1,7 @@
 """What is special to ``validate`` and ``classify``: fields, thresholds, causes, and pairs."""
 
 import json
+import re
 import sys
 from itertools import chain, product
 from pathlib import Path
@@ -182,11 +183,14 @@ def test_every_stack_has_its_part(run, tmp_path):
     out = tmp_path / "out"
     outcome = run("classify", bart, "--text", table, "--control", "-o", out)
     assert outcome.code == 0
-    encoder, rest = outcome.stdout.split("Decoder: 60 pairs")
-    decoder, cross = rest.split("Cross-attention: ")
-    assert "Encoder: 60 sources" in encoder
+    answers = re.split(r"(?=\d+ of \d+ (?:heads of the|cross-attention))", outcome.stdout)
+    _, encoder, decoder, cross = answers
+    assert "Read: 60 sources" in encoder
+    assert "Read: 60 pairs" in decoder
     for section in (decoder, cross):
-        roles, _, _ = section.partition("Control: ")  # controls count the roles of any decoder
+        # Behind the answer, and at the end, controls count the roles of any decoder.
+        _, _, rest = section.partition("Read: ")
+        roles, _, _ = rest.partition("Control: ")
         assert "syntactic" not in roles
         assert "rare" not in roles
     assert "monotonic" not in encoder + decoder

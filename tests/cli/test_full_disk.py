@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from outcomes import Command, refused
+from result_files import read, write
 from shrinking_models import sentences
 from tiny_models import tiny_bert
 
@@ -74,6 +75,8 @@ def test_a_save_without_room_prints_what_was_measured(
 ) -> None:
     folder = tmp_path / "saved"
     headscope.save(headscope.load(str(model)), folder)
+    manifest = read(folder / "headscope.json")
+    write(folder / "headscope.json", {**manifest, "saved_by": command.__name__})
     before = everything_in(tmp_path)
     with files_at_most(20_000):  # the weights have 0.1 MB
         ended = run(*command(model, text, folder))

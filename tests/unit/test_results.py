@@ -10,7 +10,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.commands import COMMANDS, SECTIONS
-from headscope.core.errors import InputError
+from headscope.core.errors import InputError, WrongOptionError
 from headscope.core.heads import Head, address_name, head_name, parse_head
 from headscope.core.options import parse_pairs
 from headscope.core.serialise import from_dict, to_dict, to_json
@@ -51,8 +51,10 @@ def test_names_of_heads_and_places_and_pairs_of_name_and_value():
     places = ((3, 5), ("cross", 3, 5), [], [1], ["a", 1, 2, 3])
     names = ["L3H5", "cross:L3H5", "[]", "[1]", "['a', 1, 2, 3]"]
     assert [address_name(path) for path in places] == names
-    pairs = parse_pairs([" most = 0.6", "low_rank=1=2", "most=0.7"])
-    assert pairs == {"most": "0.7", "low_rank": "1=2"}
+    pairs = parse_pairs([" most = 0.6", "low_rank=1=2"])
+    assert pairs == {"most": "0.6", "low_rank": "1=2"}
+    with pytest.raises(WrongOptionError, match="The threshold most is given twice"):
+        parse_pairs([" most = 0.6", "most=0.7"])
     with pytest.raises(InputError) as error:
         parse_pairs(["most"], example="most=0.6")
     assert str(error.value) == "threshold 'most': write NAME=VALUE, such as most=0.6."

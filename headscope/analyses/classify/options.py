@@ -148,7 +148,8 @@ class ClassifyOptions(ResumableOptions):
         ),
     ] = False
     patch_pairs: Annotated[
-        int, Option(help="Most minimal pairs that a head is patched in.", at_least=8)
+        int,
+        Option(help="Most minimal pairs that a head is patched in.", at_least=8, python_only=True),
     ] = PATCH_PAIRS
     limit: Annotated[
         int | None, Usual(help="Only the first sentences.", at_least=1, unit="sentence")
