@@ -25,8 +25,9 @@ RUN pip install --no-build-isolation -c configs/constraints.txt ".[${EXTRAS}]"
 
 RUN useradd --create-home --uid 1000 headscope
 USER headscope
-# Where caches may be written whoever runs it.
-ENV MPLCONFIGDIR=/tmp/matplotlib
+# Where caches may be written whoever runs it. To keep models of the hub: -v "$HOME/.cache/huggingface:/tmp/huggingface"
+ENV MPLCONFIGDIR=/tmp/matplotlib \
+    HF_HOME=/tmp/huggingface
 WORKDIR /work
 ENTRYPOINT ["headscope"]
 CMD ["--help"]

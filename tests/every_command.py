@@ -216,7 +216,7 @@ def outcome(loaded: LoadedModel, command: Command, files: Files) -> tuple[bool, 
     if command.name == "validate":
         return result.passed, "; ".join(result.reasons)
     missing = getattr(result, "not_covered", ())
-    return True, f"W_Q W_K^T does not cover {', '.join(missing)}" if missing else ""
+    return True, f"W_QW_Kᵀ does not cover {', '.join(missing)}" if missing else ""
 
 
 def _general(reason: str, loaded: LoadedModel) -> str:

@@ -22,7 +22,8 @@ from families import COVERED, Family
 from headscope.models.layouts.families import REFUSED
 from headscope.models.run.loaded import LoadedModel
 
-YES = "✓"
+#: What stands before the commands that were run on every family.
+RUN = "Each family runs these, unless its row says otherwise: "
 #: Whether a command works, and the reason if not, or what it leaves out.
 Cell = tuple[bool, str]
 ROOT = Path(__file__).parents[1]
@@ -94,42 +95,49 @@ def table_of(cells: Sequence[tuple[Cell, ...]]) -> str:
     marks = {
         note: f"({letter})" for note, letter in zip(notes, string.ascii_lowercase, strict=False)
     }
-    header = ("families", "layout", "stacks", *(f"`{command.name}`" for command in COMMANDS))
+    header = ("families", "layout", "stacks", "refused", "works, with a limit")
     lines = []
     for (layout, stacks, family_cells), names in rows.items():
-        shown_cells = [_shown(cell, marks) for cell in family_cells]
-        lines.append((", ".join(dict.fromkeys(names)), layout, stacks, *shown_cells))
-    return _markdown(header, lines) + "".join(f"\n{marks[note]} {note}.\n" for note in notes)
+        refused = _marked(family_cells, marks, works=False)
+        limited = _marked(family_cells, marks, works=True)
+        lines.append((", ".join(dict.fromkeys(names)), layout, stacks, refused, limited))
+    commands = ", ".join(f"`{command.name}`" for command in COMMANDS)
+    text = f"{RUN}{commands}.\n\n{_markdown(header, lines)}"
+    return text + "".join(f"\n{marks[note]} {note}.\n" for note in notes)
 
 
-def _shown(cell: Cell, marks: Mapping[str, str]) -> str:
-    """Write whether a command works, and the letter of its note."""
-    works, note = cell
-    words = [YES] if works else []
-    if note:
-        words.append(marks[note])
-    return " ".join(words)
+def _marked(cells: Sequence[Cell], marks: Mapping[str, str], *, works: bool) -> str:
+    """Name the commands that are refused, or that work with a limit, each with its note's letter.
+
+    ``cells`` are one family's, in the order of ``COMMANDS``.
+    """
+    named = [
+        f"`{command.name}` {marks[note]}"
+        for command, (command_works, note) in zip(COMMANDS, cells, strict=True)
+        if note and command_works == works
+    ]
+    return ", ".join(named)
 
 
 def standing_cells() -> dict[str, dict[str, Cell]]:
     """Read the page: what each command does by the name of the family, as shown, and its own."""
-    table, *notes = standing("families").split("\n\n")
-    text = {"": "", **dict(note.strip().removesuffix(".").split(" ", 1) for note in notes)}
-    header, _, *lines = map(_columns, table.strip().splitlines())
-    names = [name.strip("`") for name in header[3:]]
+    commands, table, *notes = standing("families").split("\n\n")
+    text = dict(note.strip().removesuffix(".").split(" ", 1) for note in notes)
+    names = re.findall(r"`([^`]+)`", commands.removeprefix(RUN))
+    _, _, *lines = map(_columns, table.strip().splitlines())
     cells = {}
-    for line in lines:
-        row_cells = {}
-        for name, value in zip(names, line[3:], strict=True):
-            mark = value.removeprefix(YES).strip()
-            row_cells[name] = (value.startswith(YES), text[mark])
-        cells |= {family.strip(): row_cells for family in re.split(r", (?![^(]*\))", line[0])}
+    for families, _, _, refused, limited in lines:
+        row_cells: dict[str, Cell] = dict.fromkeys(names, (True, ""))
+        for works, marked in ((False, refused), (True, limited)):
+            for name, mark in re.findall(r"`([^`]+)` (\(\w\))", marked):
+                row_cells[name] = (works, text[mark])
+        cells |= {family.strip(): row_cells for family in re.split(r", (?![^(]*\))", families)}
     return cells
 
 
 def _columns(row: str) -> list[str]:
     """Cut a row of a Markdown table into its cells."""
-    return [text.strip() for text in row.strip("| ").split("|")]
+    return [text.strip() for text in row.strip().removeprefix("|").removesuffix("|").split("|")]
 
 
 def refused_table() -> str:

@@ -28,20 +28,20 @@ def activations(
     pattern: Tensor,
     stack: str = "encoder",
     layer: int = 0,
-    rows: slice | None = None,
+    examples: slice | None = None,
     heads: slice | None = None,
     n_heads: int | None = None,
     **tensors: Tensor,
 ) -> Activations:
     """A pattern as an attention site shows it, whole or a chunk; q, k, v and z may be empty."""
-    rows = rows or slice(0, len(pattern))
+    examples = examples or slice(0, len(pattern))
     heads = heads or slice(0, pattern.shape[1])
     all_tensors = {name: torch.empty(0) for name in "qkvz"} | tensors
     return Activations(
         stack,
         layer,
         layer,
-        rows,
+        examples,
         heads,
         n_heads or pattern.shape[1],
         pattern=pattern,

@@ -24,12 +24,15 @@ from headscope.artefacts.tokenizer_files import name_tokenizer_class, write_toke
 from headscope.core.disk import need_room
 from headscope.core.errors import ArtefactError, HeadscopeError, InputError, reason
 from headscope.core.files import UNFINISHED, locked, replace_folder
+from headscope.core.safe_text import listed, visible
 from headscope.core.saved_config import MANIFEST
 from headscope.models.load.manifest import COMPACT, SCHEMA
 from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.surgery.copies import need_weights, original_heads
+
+_MOST_NAMED = 6  # Files that an error names
 
 
 def save(
@@ -84,7 +87,7 @@ def save(
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
     """
-    with whole_folder(folder) as temporary:
+    with whole_folder(folder, by="save") as temporary:
         write_model(
             loaded,
             temporary,
@@ -173,15 +176,65 @@ def _heads_of_modules(loaded: LoadedModel) -> list[dict[str, Any]]:
     return modules
 
 
-def check_target(folder: str | Path) -> None:
-    """Refuse a folder whose files a save would destroy; called before a long run."""
+def check_target(folder: str | Path, *, by: str) -> None:
+    """Refuse a folder whose files a save would destroy; called before a long run.
+
+    A command replaces what it has saved itself, and nothing else. ``by`` is its name: ``prune``,
+    ``shrink``, or ``save`` of Python.
+    """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder to save the model in.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not (folder / MANIFEST).is_file():
         raise InputError(
             f"The folder {folder} holds other files; give a new one to save the model in."
         )
+    manifest = _manifest_of(folder)
+    saved_by = manifest.get("saved_by", by)  # unknown of folders of older versions
+    if saved_by != by:
+        raise InputError(
+            f"The folder {folder} holds a model that {visible(saved_by)} saved, and {by} would "
+            "replace it; "
+            "give a new folder, or delete that one first."
+        )
+    written = manifest.get("files")
+    if isinstance(written, list):
+        added = [name for name in _files_in(folder) if name not in written]
+        if added:
+            raise InputError(
+                f"The folder {folder} holds files that {by} did not write "
+                f"({visible(listed(added, _MOST_NAMED))}) and would delete; give a new folder, or "
+                "delete that one first."
+            )
+
+
+def _manifest_of(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a saved folder; empty where it cannot be read."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _files_in(folder: Path) -> list[str]:
+    """List the files below a folder by their paths in it; Python's own caches do not count."""
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+
+
+def _sign(folder: Path, by: str) -> None:
+    """Let the manifest say who wrote which files, so that what is added later is known."""
+    manifest = _manifest_of(folder)
+    if manifest:
+        manifest |= {"saved_by": by, "files": _files_in(folder)}
+        text = json.dumps(manifest, indent=1, ensure_ascii=False)
+        (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
 
 
 def check_saves(loaded: LoadedModel) -> None:
@@ -212,24 +265,26 @@ def _half_state(network: nn.Module) -> dict[str, Tensor]:
 
 
 @contextmanager
-def whole_folder(folder: str | Path) -> Iterator[Path]:
+def whole_folder(folder: str | Path, *, by: str) -> Iterator[Path]:
     """Yield a temporary folder, which takes the folder's name once everything is there.
 
-    If the block fails, it is deleted, and what the folder held before is still there. Parents of
+    ``by`` is the name of the command that saves, which replaces its own folders alone. If the
+    block fails, it is deleted, and what the folder held before is still there. Parents of
     the folder that were made for it go again if they are empty.
     """
     folder = Path(folder)
-    check_target(folder)
+    check_target(folder, by=by)
     with _made_parents(folder), ExitStack() as stack:
         with _refusing(folder):
             temporary = stack.enter_context(replace_folder(folder))
         yield temporary
+        _sign(temporary, by)
         for path in (temporary, *temporary.rglob("*")):  # temporary files are private until here
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 @contextmanager
-def reserved(folder: str | Path | None) -> Iterator[None]:
+def reserved(folder: str | Path | None, *, by: str) -> Iterator[None]:
     """Keep the folder of a save for this run while the block runs, which may take long.
 
     What would fail at its end is refused now: a folder that cannot be made, whose files a save
@@ -239,7 +294,7 @@ def reserved(folder: str | Path | None) -> Iterator[None]:
         yield
         return
     folder = Path(folder)
-    check_target(folder)
+    check_target(folder, by=by)
     mark = folder.with_name(f".{folder.name}.reserved{UNFINISHED}")
     with _made_parents(folder), ExitStack() as stack:
         with _refusing(folder):

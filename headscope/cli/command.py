@@ -186,13 +186,24 @@ class CommandRun:
 
         processes = current()
         folder = self.folder if processes.rank == 0 else None
+        state = None
+        if self.folder is not None:
+            state = process_file(self.folder / self.command.state_file)
         shown = self.progress.shown(options.step_seconds())
-        with ready_folder(folder, self.command.room), shown:
-            processes.meet("the start of the run")  # the first process has made the folder
-            yield
-            processes.meet("the end of the run")
-            if processes.rank > 0 and self.folder is not None:
-                process_file(self.folder / self.command.state_file).unlink(missing_ok=True)
+        try:
+            with ready_folder(folder, self.command.room), shown:
+                processes.meet("the start of the run")  # the first process has made the folder
+                yield
+                processes.meet("the end of the run")
+                if processes.rank > 0 and state is not None:
+                    state.unlink(missing_ok=True)
+        except KeyboardInterrupt as interrupt:
+            if state is None or not state.is_file() or isinstance(interrupt, InterruptedRunError):
+                raise
+            raise KeyboardInterrupt(
+                f"interrupted; what was measured is saved in {state}: the same command with "
+                "--resume goes on from there"
+            ) from None
 
     def write(self, result: Any) -> list[str]:
         """Write the folder that was asked for; return the names of its files."""

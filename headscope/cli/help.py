@@ -30,9 +30,10 @@ class HelpCommand(TyperCommand):
         """Read the words of the command line; explain those that belong to nothing."""
         ctx.meta[HELP_ALL] = HELP_ALL in args
         ctx.allow_extra_args = True
+        args = ["--help"] if HELP_ALL in args else args
         self._refuse_repeated(ctx, args)
         try:
-            rest = super().parse_args(ctx, ["--help"] if HELP_ALL in args else args)
+            rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             error.message = _shortened(error.message)
             raise

@@ -119,13 +119,13 @@ def error_boundary(debug: bool) -> Iterator[None]:
         except SystemExit as stop:  # typer ends every command with it
             # typer has turned a KeyboardInterrupt into 130, and a pipe that nobody reads into 1.
             if stop.code == 130:
-                raise KeyboardInterrupt from None
+                raise _interrupt_behind(stop) from None
             if isinstance(stop.__context__, BrokenPipeError):
                 raise stop.__context__ from None
             sys.stdout.flush()
             raise
-    except KeyboardInterrupt:
-        _end("interrupted", 130)
+    except KeyboardInterrupt as interrupt:
+        _end(visible(str(interrupt) or "interrupted"), 130)
     except BrokenPipeError:
         _discard_stdout()
         sys.exit(_NOT_READ)
@@ -152,6 +152,16 @@ def _print_warning(message: Warning | str, *place: object, **more: object) -> No
     """Print a warning as one sentence on stderr; where in the code it was raised is left out."""
     with suppress(OSError):
         print(f"headscope: warning: {visible(message)}", file=sys.stderr, flush=True)
+
+
+def _interrupt_behind(stop: SystemExit) -> KeyboardInterrupt:
+    """Return the interrupt that made typer end the command: it may say what was saved."""
+    error: BaseException | None = stop
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return error
+        error = error.__cause__ or error.__context__
+    return KeyboardInterrupt()
 
 
 def _end(sentence: str, code: int) -> None:

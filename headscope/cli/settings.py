@@ -32,6 +32,7 @@ import headscope
 from headscope.cli.flags import Choice, arguments_of
 from headscope.commands import COMMANDS
 from headscope.core.errors import InputError, did_you_mean, nearest
+from headscope.core.files import no_text_in
 from headscope.core.options import OptionError, ThresholdSet, options_of
 
 if typing.TYPE_CHECKING:
@@ -186,7 +187,8 @@ def _read_file(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
         message = f"The config file {path} cannot be read ({error.strerror}){hint}"
         raise InputError(message) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
+        what = no_text_in(path) or f"not valid TOML: {error}"
+        raise InputError(f"The config file {path} is {what}.") from None
     for name, table in document.items():
         if name not in commands and name != LIMITS:
             hint = hint_at(name, [*commands, LIMITS], "[{}]")

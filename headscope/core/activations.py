@@ -17,14 +17,15 @@ class Activations:
     stack: str  # ``encoder``, ``decoder`` or ``cross``
     layer: int  # Zero-based, within the stack
     row: int  # The site's index in arrays of all sites that are measured, (n_sites, n_heads)
-    rows: slice  # Which examples of the batch this chunk holds
+    examples: slice  # Which examples of the batch this chunk holds
     heads: slice  # Which heads of the layer it holds
     n_heads: int  # All heads of the layer
-    q: Tensor  # (rows, heads, query_pos, d_head)
-    k: Tensor  # (rows, heads, key_pos, d_head)
-    v: Tensor  # (rows, heads, key_pos, d_head)
-    pattern: Tensor  # (rows, heads, query_pos, key_pos): rows sum to 1; padded keys are exactly 0
-    z: Tensor  # (rows, heads, query_pos, d_head): ``pattern @ v``, before any gate
+    q: Tensor  # (examples, heads, query_pos, d_head)
+    k: Tensor  # (examples, heads, key_pos, d_head)
+    v: Tensor  # (examples, heads, key_pos, d_head)
+    #: (examples, heads, query_pos, key_pos): rows sum to 1; padded keys are exactly 0
+    pattern: Tensor
+    z: Tensor  # (examples, heads, query_pos, d_head): ``pattern @ v``, before any gate
 
 
 #: An entry of an additive mask hides its key if it is this low or lower: some models write -10,000

@@ -15,6 +15,19 @@ from headscope.core.disk import writing
 
 #: Suffix of a file or folder that is being written, or was left half-written by a killed process.
 UNFINISHED = ".headscope-part"
+#: Files that hold no text: their first bytes, what they are, and what to do with them.
+_NO_TEXT = (
+    (b"\x1f\x8b", "compressed (gzip)", "unpack it first (gunzip)"),
+    (b"BZh9", "compressed (bzip2)", "unpack it first (bunzip2)"),
+    (b"\xfd7zXZ\x00", "compressed (xz)", "unpack it first (unxz)"),
+    (b"\x28\xb5\x2f\xfd", "compressed (zstd)", "unpack it first (unzstd)"),
+    (b"PK\x03\x04", "a spreadsheet or a zip archive", "save the sheet as CSV, or unpack it"),
+    (b"\xd0\xcf\x11\xe0", "a document of an office program", "save it as CSV or plain text"),
+    (b"PAR1\x15", "a Parquet table", "save its rows as JSON lines (.jsonl)"),
+    (b"ARROW1\x00", "an Arrow table", "save its rows as JSON lines (.jsonl)"),
+    (b"%PDF-", "a PDF", "save its text"),
+    (b"SQLite format 3\x00", "a database", "save the table as CSV"),
+)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -157,6 +170,26 @@ def _clear_beside(folder: Path) -> None:
         with locked(path) as is_ours:
             if is_ours:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def no_text(first_bytes: bytes) -> str:
+    """Say what a file is that holds no text, and what to do with it; empty for what may be text.
+
+    ``compressed (gzip), not text; unpack it first (gunzip)``
+    """
+    for mark, kind, mend in _NO_TEXT:
+        if first_bytes.startswith(mark):
+            return f"{kind}, not text; {mend}"
+    return ""
+
+
+def no_text_in(path: Path) -> str:
+    """Say the same of a file by its path; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return no_text(file.read(max(len(mark) for mark, _, _ in _NO_TEXT)))
+    except OSError:
+        return ""
 
 
 def sha256_of(data: str | bytes) -> str:

@@ -13,21 +13,9 @@ from pathlib import Path
 from typing import TextIO
 
 from headscope.core.errors import CorpusError
+from headscope.core.files import no_text
 
 TREEBANKS = (".conllu", ".conll", ".conllup")  # Endings of treebanks.
-#: Files that hold no text: their first bytes, what they are, and what to do with them.
-_NO_TEXT = (
-    (b"\x1f\x8b", "compressed (gzip)", "unpack it first (gunzip)"),
-    (b"BZh9", "compressed (bzip2)", "unpack it first (bunzip2)"),
-    (b"\xfd7zXZ\x00", "compressed (xz)", "unpack it first (unxz)"),
-    (b"\x28\xb5\x2f\xfd", "compressed (zstd)", "unpack it first (unzstd)"),
-    (b"PK\x03\x04", "a spreadsheet or a zip archive", "save the sheet as CSV, or unpack it"),
-    (b"\xd0\xcf\x11\xe0", "a document of an office program", "save it as CSV or plain text"),
-    (b"PAR1\x15", "a Parquet table", "save its rows as JSON lines (.jsonl)"),
-    (b"ARROW1\x00", "an Arrow table", "save its rows as JSON lines (.jsonl)"),
-    (b"%PDF-", "a PDF", "save its text"),
-    (b"SQLite format 3\x00", "a database", "save the table as CSV"),
-)
 #: Marks of an encoding at the beginning of a file; those of UTF-32 begin like those of UTF-16.
 _MARKS = (
     (b"\xff\xfe\x00\x00", "utf-32"),
@@ -75,9 +63,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _refuse_no_text(path: Path, first_bytes: bytes) -> None:
     """Refuse archives, spreadsheets and the like by their first bytes."""
-    for mark, kind, mend in _NO_TEXT:
-        if first_bytes.startswith(mark):
-            raise CorpusError(f"{path} is {kind}, not text; {mend}.")
+    if what := no_text(first_bytes):
+        raise CorpusError(f"{path} is {what}.")
     has_mark = any(first_bytes.startswith(mark) for mark, _ in _MARKS)
     if not has_mark and 4 * first_bytes.count(0) >= len(first_bytes) > 1:
         raise CorpusError(

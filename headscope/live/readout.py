@@ -102,7 +102,12 @@ def masked_token(model: LoadedModel, logits: Tensor) -> Told:
         return token_names(model, [token])[0]
 
     mask = visible(model.tokenizer.mask_token)
-    return ranked(logits.softmax(dim=-1), name, says=f"Likeliest at {mask}:")
+    return ranked(logits.softmax(dim=-1), name, says=f"Likeliest at {mask}:", in_sentence=_word)
+
+
+def _word(token: str) -> str:
+    """Write a token as a word of a sentence: \u201cParis\u201d for ``␣Paris``."""
+    return _quoted(token.removeprefix("␣") or token)
 
 
 def next_tokens(model: LoadedModel, logits: Tensor) -> Told:
@@ -115,7 +120,8 @@ def next_tokens(model: LoadedModel, logits: Tensor) -> Told:
     one_text = logits.shape[1] == 1
     for i in range(logits.shape[1]):
         says = "Likeliest next:" if one_text else "Likeliest after the first text:"
-        one = ranked(logits[:, i].softmax(dim=-1), name, _NEXT_TOKENS, says=says)
+        shares = logits[:, i].softmax(dim=-1)
+        one = ranked(shares, name, _NEXT_TOKENS, says=says, in_sentence=_word)
         prefix = "" if one_text else ("first: ", "second: ")[i]
         answers = [{**answer, "name": f"{prefix}next {answer['name']}"} for answer in one.answers]
         told.append(Told(answers, one.lead))
@@ -195,8 +201,8 @@ def written_texts(
         writes = "it still writes" if off == full else f"it writes {_quoted(off)} in place of"
         lead = Lead(
             whole=f"It writes {_quoted(full)}",
-            before=f"{writes} {_quoted(full)}, and ",
-            subject="the probability of a token of that",
+            before=f"{writes} {_quoted(full)}, ",
+            subject="whose tokens\u2019 mean probability",
             values=means,
         )
         leads.append(lead)
@@ -207,6 +213,7 @@ def written_texts(
 
 
 def _quoted(text: str) -> str:
+    """Write a text as it is quoted."""
     return f"\u201c{text}\u201d" if text else "nothing"
 
 
@@ -218,11 +225,13 @@ def ranked(
     name: Callable[[int], str],
     n_guesses: int = _GUESSES,
     says: str = "The model says:",
+    in_sentence: Callable[[str], str] = str,
 ) -> Told:
     """Tell the likeliest classes or words of the full model and of the one with heads off.
 
-    ``probabilities`` are (models, outputs); ``name`` names an output by its index. The sentence is
-    about the full model's likeliest one.
+    ``probabilities`` are (models, outputs); ``name`` names an output by its index, and
+    ``in_sentence`` writes that name for the sentence, which is about the likeliest one of the full
+    model.
     """
     n_listed = min(n_guesses, probabilities.shape[-1])
     likeliest = probabilities[:2].topk(n_listed, dim=-1).indices  # [full and off, n_listed]
@@ -238,9 +247,11 @@ def ranked(
     after = ""
     if now != first:
         share = float(probabilities[off_model(len(values)), now])
-        after = f", and the likeliest becomes {name(now)} ({_two_decimals(share)})"
-    whole = f"{says} {name(first)} {_two_decimals(values[0])}"
-    return Told(answers, Lead(whole=whole, subject=name(first), values=values, after=after))
+        likeliest_now = in_sentence(name(now))
+        after = f", and the likeliest becomes {likeliest_now} ({_two_decimals(share)})"
+    subject = in_sentence(name(first))
+    whole = f"{says} {subject} {_two_decimals(values[0])}"
+    return Told(answers, Lead(whole=whole, subject=subject, values=values, after=after))
 
 
 def answer_of(name: str, full: str, off: str, random: str) -> Answer:

@@ -30,7 +30,7 @@ def fields_of(model: LoadedModel, samples: Sequence[str]) -> tuple[LiveField, Li
     """
     first = samples[0] if samples else ""
     if reads_pairs(model):
-        second_label = "A second text, read together with the first as a pair"
+        second_label = "A second text; the model then reads both as one pair"
         return LiveField("Text", first), LiveField(second_label)
     if model.task_head == "causal":
         return LiveField("Text to continue", _BEGUN), LiveField("Another, continued on its own")

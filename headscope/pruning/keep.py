@@ -102,7 +102,7 @@ def keep(
     result = dataclasses.replace(result, kept=kept_model)
     tell = progress_of_part("saving", pruner.tell)
     compact = compact_model(loaded, pruner.units, version.model)
-    with failure_with(result), whole_folder(folder) as path:
+    with failure_with(result), whole_folder(folder, by="prune") as path:
         # Write it, and open what was written. ``opens`` says what a user opens the folder with:
         # transformers alone, its remote code, or headscope.
         tell("writing the folder", 0, 1)

@@ -73,7 +73,7 @@ class Opened(NamedTuple):
 def run(model: Model, options: PruneOptions) -> PruneResult:
     """Choose attention heads to remove, and measure what the model is worth without them."""
     saves = options.save is not None and current().rank == 0  # of several processes the first
-    with reserved(options.save if saves else None):
+    with reserved(options.save if saves else None, by="prune"):
         return _run(model, options)
 
 

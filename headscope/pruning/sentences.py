@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headscope.core.safe_text import visible
+from headscope.pruning.options import DEFAULT
 from headscope.pruning.result import (
     Area,
     Curve,
@@ -44,10 +45,14 @@ _MOST_QUERIES = 8  # Queries named in a sentence; all of them are in the JSON.
 def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
     """Return the curve and the point that the answer speaks of, chosen without their values.
 
-    The model that is kept, or that ``max_drop`` confirmed; else, of the method and repair that were
-    named first, the point nearest to half of the heads. None where nothing was removed anywhere.
+    The model that is kept, or that ``max_drop`` confirmed; else the point nearest to half of the
+    heads, of the method that was named first. Of several repairs it is that of a run which names
+    none, or the one that was named first. None where nothing was removed anywhere.
     """
     curves = chosen_curves(result.curves) or list(result.curves)
+    usual = [curve for curve in curves if curve.repair == DEFAULT]
+    if usual and usual[0].method == curves[0].method:
+        curves = [usual[0], *curves]
     if result.kept is not None:
         curves = [result.curve(result.kept.method, result.kept.repair)]
     for curve in curves:

@@ -69,7 +69,7 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
 def _next(result: PruneResult) -> b.Text:
     """Name the command that saves a model: with the heads that were removed here, or half."""
     command = "prune {} --save smaller"
-    line = result.provenance["command"]
+    line = result.provenance.get("command", "")
     chooses = any(was_given(line, name) for name in ("max_drop", "heads", "keep_roles"))
     if not chooses:
         leading = leading_point(result)
@@ -132,7 +132,9 @@ def _run_lines(result: PruneResult) -> str:
     if calibration is not None:
         how = "with labels" if calibration.labels else "no labels used"
         lines.append(f"Chosen  on {calibration.name}: {calibration.examples:,} examples, {how}")
-    full = f"Full    {with_interval(result.baseline.value, metric)}"
+    full = f"Full    {number(result.baseline.value.value, metric)}"
+    if result.baseline.value.interval:
+        full = f"Full    {with_interval(result.baseline.value, metric)}"
     if result.measured_examples != data.examples:
         full += f", on the {result.measured_examples:,} examples that were tested on"
     return "\n".join([*lines, full])

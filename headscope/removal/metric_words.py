@@ -11,7 +11,6 @@ import math
 from functools import partial
 
 from headscope.show.cells import interval_text
-from headscope.show.estimates import ranged
 from headscope.show.metric_names import SHORT_NAMES
 from headscope.stats.estimate import Estimate
 
@@ -74,8 +73,10 @@ def span(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
 
 
 def with_interval(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
-    """Write a metric with its interval: ``82.03 [79.79, 84.20]``; alone if that is unknown."""
-    return ranged(estimate, partial(number, metric=metric, signed=signed))
+    """Write a metric with its interval: ``82.03 [79.79, 84.20]``, or ``82.03 [no interval]``."""
+    value = number(estimate.value, metric, signed=signed)
+    ends = span(estimate, metric, signed=signed)
+    return f"{value} {ends}" if estimate.interval is not None else f"{value} [{ends}]"
 
 
 def amount(value: float, metric: str) -> str:

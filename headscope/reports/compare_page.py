@@ -76,8 +76,8 @@ def _headline(result: CompareResult) -> str:
             both = f"{first.label} and {other.label}"
             sentences.append(f"{heads} have the same primary role in {both}")
     roles = f"{'; '.join(sentences)}." if sentences else "Their numbers, side by side."
-    labels = [agreement_sentence(agreement) for agreement in result.agreement]
-    return visible(" ".join([roles, *labels]))
+    agreements = [agreement_sentence(agreement) for agreement in result.agreement]
+    return visible(" ".join([roles, *agreements]))
 
 
 def _script_data(classified: Sequence[Compared]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from headscope.reports.result import Entry, ListResult
 KINDS = {
     "methods": ("ways to choose the heads that prune removes", "docs/prune.md"),
     "tasks": ("what a model is measured by", "docs/tasks.md"),
-    "roles": ("what heads can do, as classify finds it", "docs/classify.md"),
+    "roles": ("what heads can do, as classify finds it", "docs/definitions/roles.md"),
     "families": ("model types that are tested, and those that are refused", "docs/families.md"),
     "limits": ("what [limits] of a config file can ask of a report", "docs/config.md"),
 }

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import InputError
+from headscope.core.files import no_text_in
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA, from_dict
 from headscope.models.certificate.validation import (
@@ -96,7 +97,8 @@ def load_json(path: Path) -> Any:
     except OSError as error:
         raise InputError(f"{visible(path)} cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:
-        raise InputError(f"{visible(path)} is not UTF-8 text, so no result of headscope.") from None
+        what = no_text_in(path) or "not UTF-8 text, so no result of headscope"
+        raise InputError(f"{visible(path)} is {what}.") from None
     except RecursionError:
         raise InputError(f"{visible(path)} is nested too deeply for a result.") from None
     except ValueError as error:

@@ -157,9 +157,18 @@ def _digest(meta: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
 
 
 def check_resume(state: str | Path | None, resume: bool) -> None:
-    """Refuse to resume a run that was saved nowhere."""
+    """Refuse to resume a run that was saved nowhere, and to overwrite the state of another run."""
     if resume and state is None:
         raise InputError("There is nothing to resume from: give the state file of the run.")
+    if resume or state is None:
+        return
+    saved = process_file(Path(state))
+    if saved.is_file():
+        raise ResumeError(
+            f"{visible(saved)} holds what an interrupted run has measured, and a new run would "
+            "throw it away: give --resume (in Python resume=True) to go on from it, or delete that "
+            "file to start anew."
+        )
 
 
 def open_state(

@@ -70,7 +70,8 @@ def process_batches(
             continue  # another process has it
         encoded = list(encode(window, number == 0))
         n_tokens = sum(len(item) for item in encoded if item is not None)
-        batches: Iterable[list[Item]] = buckets(encoded, BATCH_TOKENS)
+        # Of half the usual size: they run side by side, and share the processor's cache.
+        batches: Iterable[list[Item]] = buckets(encoded, BATCH_TOKENS // 2)
         if not in_full_round:
             batches = share(batches)
         for batch in batches:

@@ -29,7 +29,7 @@ def require_valid(loaded: LoadedModel, check: bool) -> ValidationSummary:
     if not result.passed:
         raise ValidationFailedError(
             f"{loaded.name} fails validation, so nothing is reported on it: "
-            f"{result.refusal}. See 'headscope validate {loaded.name} --verbose'."
+            f"{result.refusal}. See 'headscope validate {loaded.name}'."
         )
     return ValidationSummary.of(result)
 

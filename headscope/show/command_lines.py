@@ -58,7 +58,7 @@ def following(command_line: str, next_command: str, *, without: Collection[str] 
     ("classify MODEL --ablate"); ``command_line`` has "headscope" before it, and is anything else
     where the command was run from Python.
     """
-    words = shlex.split(command_line)
+    words = _words(command_line)
     name = next_command.split()[0]
     if words[:1] != ["headscope"] or words[1:2] == [] or words[1] not in COMMANDS:
         return next_command
@@ -79,10 +79,18 @@ def following(command_line: str, next_command: str, *, without: Collection[str] 
 
 def was_given(command_line: str, name: str) -> bool:
     """Whether an option was given on a command line, by the name of its flag."""
-    words = shlex.split(command_line)
+    words = _words(command_line)
     if words[:1] != ["headscope"] or words[1:2] == [] or words[1] not in COMMANDS:
         return False
     return any(given.name == name for given in _given(COMMANDS[words[1]], words[2:]))
+
+
+def _words(command_line: str) -> list[str]:
+    """Split a command line into words; a saved result may hold one that is none."""
+    try:
+        return shlex.split(command_line)
+    except ValueError:  # a quotation without an end
+        return []
 
 
 def _given(command: Command, words: list[str]) -> Iterator[_Given]:

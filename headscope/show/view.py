@@ -122,7 +122,7 @@ def next_step(result: Any, why: str, command: str, *, without: Collection[str] =
     that was run is added, but the options ``without``.
     """
     model = shlex.quote(visible(str(result.provenance["model"]["id"])))
-    line = following(result.provenance["command"], command.format(model), without=without)
+    line = following(result.provenance.get("command", ""), command.format(model), without=without)
     return Text(f"Next: {why} headscope {visible(line)}", on=TERMINAL)
 
 

@@ -48,7 +48,7 @@ _SMALLEST_SHARE = 0.1
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     """Measure the whole model in every form; go on to smaller ones where a target asks for it."""
-    with reserved(options.save):
+    with reserved(options.save, by="shrink"):
         return _run(model, options)
 
 

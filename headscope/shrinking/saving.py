@@ -74,7 +74,7 @@ def save(
     best = result.best
     full_model = bench.full_model
     assert best is not None
-    with whole_folder(folder) as temporary:
+    with whole_folder(folder, by="shrink") as temporary:
         # the model, and its file of another runtime
         opens = write_model(
             files.model,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel
+from headscope.show.estimates import ranged
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.layers import first_layers, longest_stack, smaller_counts
 from headscope.shrinking.neurons import MULTIPLE, first_neurons, rounded_up, width_of
@@ -148,9 +149,9 @@ def _cost(bench: Bench, model: LoadedModel, form: Form, target: Target) -> Cost:
         speed, ms, _ = bench.times(model, served)
         if target.name == "ms":
             most_ms = math.inf if ms.high is None else ms.high
-            cost = Cost(most_ms, f"{ms.value:.2f} ms a text")
+            cost = Cost(most_ms, f"{ranged(ms, 2)} ms a text")
         else:
             longest = math.inf if speed.low is None or speed.low == 0 else 1 / speed.low
-            cost = Cost(longest, f"{speed.value:.2f} times the speed")
+            cost = Cost(longest, f"{ranged(speed, 2)} times the speed")
     files.close()
     return cost

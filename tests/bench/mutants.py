@@ -78,7 +78,7 @@ dims-off-by-one | stats/spectra.py | one dimension too few
     too_little.sum(-1) + 1 => too_little.sum(-1)
 rank-tolerance | stats/spectra.py | the smaller side sets the rank
     max(shape) * self.eps => min(shape) * self.eps
-fold-shift | stats/spectra.py | LayerNorm's shift
+fold-shift | stats/factors.py | LayerNorm's shift
     shift @ W + _exact( => _exact(
 crossed-draws | stats/statistics.py | draws do not widen intervals
     half_width=np.hypot( => half_width=np.maximum(
@@ -91,17 +91,17 @@ flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean
     z_square - np.square(z_sum).sum(-1) / tokens[..., None] => z_square - 0 * tokens[..., None]
 noise-size | analyses/symmetric/measure.py | noise of another size
-    size = _norm(_visible(odd, seen)) => size = _norm(odd)
+    size_of_A = _norm(_as_seen(A, seen)) => size_of_A = _norm(A)
 tango-sides | stats/tango.py | gains for losses
     -upper(lost, gained), upper => -upper(gained, lost), upper
 bootstrap-n | stats/paired_change.py | small samples are not widened
-    / 2) * math.sqrt(n / (n - 1)) => / 2)
+    students * math.sqrt(n / (n - 1)) => students
 brevity | tasks/seq2seq.py | long translations are punished
     n_reference / np.maximum(n_written, => n_written / np.maximum(n_reference,
 fisher-square | tasks/gauss_newton.py | derivatives are added up without their squares
     squares += (rows**2).sum(dim=0) => squares += rows.abs().sum(dim=0)
-keep-the-worst | pruning/ranking.py @ 1 | the head with the largest score goes first
-    key=lambda unit: (level[unit], -unit) => key=lambda unit: (-level[unit], -unit)
+keep-the-worst | pruning/ranking.py | the head with the largest score goes first
+    key=lambda unit: (rounded[unit], -unit) => key=lambda unit: (-rounded[unit], -unit)
 importance-abs | pruning/methods.py | signs cancel
     exact(gradient)).abs().cpu() => exact(gradient)).cpu()
 budget-end | stats/confirm.py | the last head may go, too

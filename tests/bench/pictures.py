@@ -27,7 +27,7 @@ HERE = Path(__file__).parents[2] / "docs" / "figures"
 PAIR = ("A man is playing a guitar.", "Someone plays an instrument.")
 #: Commands of the gallery; a figure is taken from the last one that writes it.
 COMMANDS = (
-    ("report", "demo", "--config", "configs/ci.toml"),
+    ("report", "demo", "--config", "ci"),
     ("rank", "demo", "--copying", "--limit", "32"),
     ("attribute", "demo", *PAIR),
 )

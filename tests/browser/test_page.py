@@ -223,9 +223,34 @@ def test_everything_has_a_name_and_print_leaves_out_what_needs_a_pointer(show, p
     page.emulate_media(media="print")
     for name in ("#jump", "#theme", "#colours", "#whole-screen", "#special", "#reading", "nav"):
         assert page.locator(name).is_hidden(), name
-    assert page.locator(".pointer:visible, button:visible:not(.cell)").count() == 0
+    assert page.locator(".pointer:visible, button:visible:not(.cell, .chip)").count() == 0
     assert page.locator("details:not([open]):not(.claim):visible").count() == 0
     assert page.locator(".map canvas").first.is_visible()
+
+
+def test_a_removed_head_looks_empty_and_the_legend_says_so(show, small, tmp_path):
+    model = small.provenance["model"] | {"removed_heads": [[0, 12]]}
+    path = tmp_path / "removed.html"
+    report = dataclasses.replace(small, provenance=small.provenance | {"model": model})
+    path.write_text(report_html(report), encoding="utf-8")
+    page = show(path, viewport={"width": 1280, "height": 800})
+    assert page.locator(".cell.gone").count() > 0
+    assert "dashed, empty: removed from the model." in page.inner_text(".legend")
+    assert "switched off" not in page.inner_text(".legend")
+
+
+def test_the_plane_is_one_stop_and_a_click_beside_a_dot_means_it(show, page_file):
+    page = show(page_file, viewport={"width": 1280, "height": 800})
+    assert page.locator("#plane-chart [tabindex='0']").count() == 1
+    page.focus("#plane-chart [tabindex='0']")
+    before = page.inner_text("#panel h3")
+    page.keyboard.press("ArrowLeft")
+    after = page.inner_text("#panel h3")
+    assert after != before
+    assert page.evaluate("document.activeElement.dataset.head") == after
+    box = page.locator("circle[data-head=L5H11]").bounding_box()
+    page.mouse.click(box["x"] + box["width"] + 2, box["y"] + box["height"] / 2)
+    assert page.inner_text("#panel h3") != after
 
 
 def test_nothing_is_wider_than_the_smallest_screen(show, page_file):
@@ -406,7 +431,7 @@ def test_words_stand_where_they_are_asked_for(show, page_file):
     assert "random heads 0." in head
     assert page.inner_text(".proof") == "\u2713 same numbers as the model"
     for riddle in ("dims90", "UAS", "W_Q W_K", "recovered from z", "+-"):
-        assert riddle not in page.content()
+        assert riddle not in page.inner_text("body")
 
 
 def test_a_printed_page_keeps_its_colours_explained_and_its_charts_legible(show, page_file):

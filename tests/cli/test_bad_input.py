@@ -358,3 +358,27 @@ def test_a_state_of_another_run_is_not_resumed(run, model, tmp_path):
     refused(outcome, str(state), "belongs to another run", "seed")
     assert [*tmp_path.iterdir()] == [state]
     assert state.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["classify", "spectrum"])
+def test_a_saved_state_is_kept_and_named(name, run, model, tmp_path, monkeypatch):
+    state = tmp_path / f".{name}.state.safetensors"
+    save_file({"a": torch.zeros(1)}, state, metadata={"identity": "{}"})
+    before = state.read_bytes()
+    outcome = run(name, model, "-o", tmp_path)
+    refused(outcome, str(state), "--resume", "delete that file to start anew")
+    assert [*tmp_path.iterdir()] == [state]
+    assert state.read_bytes() == before
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headscope.session.opening.load", interrupted)
+    ended = run(name, "demo", "-o", tmp_path, "--resume")
+    assert ended.code == 130
+    assert ended.stderr == (
+        f"headscope: interrupted; what was measured is saved in {state}: the same command with "
+        "--resume goes on from there\n"
+    )
+    state.unlink()
+    assert run(name, "demo", "-o", tmp_path).stderr == "headscope: interrupted\n"

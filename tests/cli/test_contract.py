@@ -454,7 +454,7 @@ def test_every_command_writes_what_its_schema_says(
     assert {error.path[0] for error in wrong} == {*spoilt}
 
 
-DOCS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+DOCS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md")))
 
 
 @pytest.mark.parametrize("kind", KINDS)

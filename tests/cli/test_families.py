@@ -55,11 +55,11 @@ def test_padded_queries_without_a_key_in_their_window_warn_of_nothing(tmp_path, 
     assert (outcome.code, outcome.stderr) == (0, "")
     assert "no key" not in outcome.stdout
     ranks = run("rank", folder, "--no-fresh")
-    assert "W_Q W_K^T at distance 0" in ranks.flat
+    assert "W_QW_Kᵀ at distance 0" in ranks.flat
     assert "At distances of 1 to 512 positions a layer needs" in ranks.flat
     sections = "classify,spectrum,depth,flow,transfer,linear,symmetric"
     claims = run("insights", folder, "--skip", sections, "--verbose")
-    assert "dims90 of W_Q W_K^T at distance 0:" in claims.flat
+    assert "dimensions that hold 90% of W_QW_Kᵀ at distance 0:" in claims.flat
     assert "layers need fewer dimensions at every distance" in claims.flat
     share = ("--share-projections", "4")
     refused(run("rank", folder, *share), "rotates queries and keys by their positions")

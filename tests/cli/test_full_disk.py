@@ -157,7 +157,11 @@ def test_whatever_a_library_raises_of_a_full_disk_is_one_sentence(tmp_path: Path
 
 def test_two_runs_cannot_save_into_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "saved"
-    with reserved(folder), pytest.raises(InputError, match="Another run"), reserved(folder):
+    with (
+        reserved(folder, by="prune"),
+        pytest.raises(InputError, match="Another run"),
+        reserved(folder, by="prune"),
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
 

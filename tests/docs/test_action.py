@@ -325,8 +325,36 @@ def test_a_smaller_model_is_held_to_its_bounds(runner, recorded):
     held = ["--check=my small", "--quiet", "--max-drop=1", "--min-speed=3", "--", "m"]
     assert recorded()[-1] == ["shrink", *held]
     runner.program("headscope", '[ "$1" != shrink ] || exit 3')
-    runner.run(model="m", smaller="s", task="similarity", data="d.csv", install="false")
+    runner.run(
+        model="m", smaller="s", task="similarity", data="d.csv", max_drop="1", install="false"
+    )
     assert runner.codes["Check the smaller model"] == 3
+
+
+def test_a_smaller_model_without_a_bound_is_refused_before_anything_runs(runner, recorded):
+    runner.run(model="m", smaller="s", task="similarity", data="d.csv", install="false")
+    assert runner.codes == {"Name the caches": 1}
+    assert "say what the smaller model is held to" in runner.said
+    assert not (runner.folder / "calls").exists()
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_the_check_says_is_in_the_comment(code, runner):
+    said = "The folder s keeps to it: 2 points ~~~ are lost."
+    runner.program(
+        "headscope",
+        f"""
+if [ "$1" = shrink ]; then echo "{said}"; echo "headscope: why" >&2; exit {code}; fi
+mkdir -p out; echo '# report' > out/report.md
+""",
+    )
+    runner.run(model="m", smaller="s", max_drop="1", output="out", comment="true", install="false")
+    assert runner.codes["Check the smaller model"] == code
+    (comment,) = runner.comments()
+    shown = said.replace("~~~", "~ ~ ~")
+    assert f"### The smaller model\n\n~~~text\n{shown}\nheadscope: why\n~~~\n" in comment
+    assert comment.index("smaller model") < comment.index("# report")
+    assert said in runner.said
 
 
 @pytest.mark.usefixtures("recorded")
@@ -352,6 +380,15 @@ def test_it_installs_itself_with_the_tested_versions_or_a_release(runner, record
     runner.run(model="demo", smaller="s", max_drop="1", torch_index="")
     package = (runner.folder / "pip.txt").read_text().splitlines()[1]
     assert package == f"-m|pip|install|{ROOT}[demo,export,openvino]|{pins}"
+
+    (runner.folder / "pip.txt").unlink()
+    runner.run(model="m", smaller="s", task="seq2seq", extras="serve", max_drop="1", torch_index="")
+    package = (runner.folder / "pip.txt").read_text().splitlines()[1]
+    assert package == f"-m|pip|install|{ROOT}[export,openvino,seq2seq,serve]|{pins}"
+    runner.codes.clear()
+    runner.run(model="m", extras="x]; touch evil", torch_index="")
+    assert runner.codes == {"Name the caches": 0, "Install headscope": 1}
+    runner.codes.clear()
 
     (runner.folder / "pip.txt").unlink()
     runner.run(model="m", version="0.1.0", torch_index="")

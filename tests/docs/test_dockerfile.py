@@ -100,6 +100,12 @@ def test_it_installs_with_the_pinned_versions(followed):
     assert user[0] == "useradd"
 
 
+def test_caches_lie_where_anybody_may_write():
+    text = " ".join(value for name, value in LINES if name == "ENV")
+    caches = dict(re.findall(r"(MPLCONFIGDIR|HF_HOME)=(\S+)", text))
+    assert caches == {"MPLCONFIGDIR": "/tmp/matplotlib", "HF_HOME": "/tmp/huggingface"}
+
+
 def test_it_runs_the_command_as_nobody_special():
     instructions = dict(LINES)
     assert instructions["FROM"] == "python:3.11-slim"

@@ -25,6 +25,7 @@ from headscope.models.certificate.certificate import validate_model
 from headscope.models.layouts import handed, sites
 from headscope.models.layouts.fused import Stacked
 from headscope.models.layouts.layout import Layout
+from headscope.models.layouts.map_names import MapNames
 from headscope.models.layouts.registry import LAYOUTS
 from headscope.models.run.intervene import gated
 
@@ -59,7 +60,7 @@ def test_the_page_names_every_family_and_layout_and_what_a_layout_may_override()
         assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
     fields = {field.name for field in dataclasses.fields(Layout)}
     assert table_words("field") == fields - {"name"}
-    public = {name for name in vars(Layout) if not name.startswith("_")}
+    public = {name for name in {**vars(MapNames), **vars(Layout)} if not name.startswith("_")}
     assert table_words("method") == public - fields
 
 

@@ -48,7 +48,7 @@ CONSTANTS_OF_PAGES = {
     },
     "docs/glossary": {"0.69": "ln 2", "90%": "of dims90"},
     "docs/insights": dict.fromkeys(
-        ("0.05", "0.1", "0.5", "0.8", "0.9", "1%", "10%", "5%"), "bounds of claims"
+        ("0.05", "0.1", "0.5", "0.8", "0.9", "1%", "10%", "5%", "90%"), "bounds of claims"
     ),
     "docs/schema": {"3%": "a bound of warnings", "75%": "a bound of warnings"},
     "docs/treebanks": {"3.8": "spaCy's version", "4.0": "a licence's version"},

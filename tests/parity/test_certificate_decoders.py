@@ -80,6 +80,20 @@ def unturned_too(right: Any) -> Any:
     return change
 
 
+def wider_clip(right: Any) -> Any:
+    """Bound the entries of q, k and v by one percent more."""
+
+    def change(step: Any, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        limit: float = site.module.config.clip_qkv
+        site.module.config.clip_qkv = ONE_PERCENT * limit
+        try:
+            return right(step, site, heads, inputs)
+        finally:
+            site.module.config.clip_qkv = limit
+
+    return change
+
+
 def nothing(right: Any) -> Any:
     return lambda step, site, heads, inputs: heads
 
@@ -125,6 +139,11 @@ PLANTED = {
     },
     ("a layer without rotation", "smollm3"): in_one_layer(Rotation, "change", unturned_too),
     ("no clip", "olmoe"): in_one_layer(Clip, "change", nothing),
+    ("no clip", "olmo"): in_one_layer(Clip, "change", nothing),
+    **{
+        (f"clip of {name}", name): in_one_layer(Clip, "change", wider_clip)
+        for name in ("olmo", "olmoe")
+    },
     ("soft cap", "gemma2"): wrong_softcap,
     ("installed soft cap", "gemma2"): wrong_installed_softcap,
     **{

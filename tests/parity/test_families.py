@@ -253,12 +253,12 @@ def test_what_is_shown(built):
     }
     assert len(observer.chunks) > len(loaded.sites)
     for chunk in observer.chunks:
-        expected = patterns[chunk.stack][chunk.layer][chunk.rows, chunk.heads]
+        expected = patterns[chunk.stack][chunk.layer][chunk.examples, chunk.heads]
         if built.family.kind == "squeezebert":  # hands out its scores
             expected = expected.softmax(-1)
         is_target = chunk.stack != "encoder" and bool(target)
         real = torch.ones(3, 5).bool() if is_target else mask.bool()
-        queries = real[chunk.rows]
+        queries = real[chunk.examples]
         torch.testing.assert_close(
             chunk.pattern.transpose(1, 2)[queries],
             expected.transpose(1, 2)[queries],

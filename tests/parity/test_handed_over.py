@@ -10,6 +10,7 @@ from families import _ENDS, ENCODER, Family, padded_batch
 from strange_model import N_HEADS, WIDTH, strange
 from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
 
 import headscope
 from headscope.attention import stream_attention
@@ -210,6 +211,33 @@ def test_a_layout_that_describes_an_unlisted_family_is_used():
     loaded = headscope.wrap(Family("arcee", "rotary", ("decoder",), _GROUPS).model())
     assert {site.layout.name for site in loaded.sites} == {"rotary"}
     assert validate_model(loaded).passed
+
+
+def test_an_encoder_decoder_with_a_configuration_for_each_stack():
+    """Its cross-attention calls what it reads ``encoder_hidden_states``."""
+    stack = {**ENCODER, **_GROUPS, "num_hidden_layers": 2, "sliding_window": 8}
+    starts = {"bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+    config = AutoConfig.for_model(
+        "t5gemma", encoder=stack, decoder=stack, vocab_size=61, pad_token_id=0, **starts
+    )
+    loaded = headscope.wrap(AutoModelForSeq2SeqLM.from_config(config))
+    assert [site.stack for site in loaded.sites] == ["encoder"] * 2 + ["decoder"] * 2 + [
+        "cross"
+    ] * 2
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+
+
+def test_a_causal_model_of_the_other_name_predicts_next_tokens():
+    """Gemma 3 that also reads images is a ``ForConditionalGeneration`` without an encoder."""
+    sizes = {**ENCODER, **_GROUPS, "sliding_window": 8}
+    vision = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    pixels = {"intermediate_size": 16, "image_size": 28, "patch_size": 14}
+    config = AutoConfig.for_model(
+        "gemma3", text_config=sizes, vision_config={**vision, **pixels}, mm_tokens_per_image=4
+    )
+    loaded = headscope.wrap(AutoModelForImageTextToText.from_config(config))
+    assert (loaded.task_head, loaded.stacks) == ("causal", ("decoder",))
 
 
 @pytest.mark.parametrize("kind", ["olmo_hybrid", "qwen3_5_text"])

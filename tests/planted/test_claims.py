@@ -46,7 +46,7 @@ def layers(network: Any) -> Iterable[Any]:
 
 WHOLE = [word for word in WORDS if not word.startswith("##")]
 
-WEIGHTS = "W_Q W_K^T of every head is asymmetric"
+WEIGHTS = "W_QW_Kᵀ of every head is asymmetric"
 PATTERNS = "every head's pattern is asymmetric"
 OUTPUT = "symmetric scores move the output more than random changes"
 #: Letters by class: a query of one class looks for keys of the next, c for a.
@@ -132,7 +132,7 @@ def test_rotated_queries_and_keys_are_decided_by_their_scores(tied, verdict):
     insight = decide("asymmetry", Evidence(symmetric=moved, rank=ranked))
     assert parts(insight)["every head's scores are asymmetric"] == verdict
     assert WEIGHTS not in parts(insight)
-    assert "W_Q W_K^T, which positions rotate, has one of" in insight.measured
+    assert "W_QW_Kᵀ, which positions rotate, has one of" in insight.measured
     assert decide("asymmetry", Evidence(rank=ranked)).verdict == "not measured yet"
 
 

@@ -72,7 +72,7 @@ def test_killed_twice_and_resumed_gives_the_same_bytes(command, options, tmp_pat
     ("settings", "stop_in", "resumed_at"),
     [
         ({"length": 32, "precision": 0.002}, "", ("", 64)),  # not its first batch of 32 again
-        ({"length": 16, "sequences": 10, "control": True}, "3 of 5", ("weights 4 of 5", None)),
+        ({"length": 16, "sequences": 10, "control": True}, "3 of 5", ("weights, 4 of 5", None)),
     ],
     ids=["adaptive mode", "control"],
 )

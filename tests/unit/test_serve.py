@@ -3,7 +3,13 @@
 import asyncio
 import base64
 import json
+import re
+import signal
+import subprocess
+import sys
 import threading
+import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +24,7 @@ import headscope
 from headscope.core.errors import InputError
 from headscope.live.answers import Answers
 from headscope.live.random_sets import RANDOM
-from headscope.live.texts import LONGEST
+from headscope.live.texts import LONGEST, fields_of
 from headscope.session.opening import open_for_tasks
 
 starlette = pytest.importorskip("starlette.testclient", reason="needs the extra serve")
@@ -417,6 +423,149 @@ def test_what_a_model_raises_is_said_and_the_next_question_is_answered():
     failed = ask.post("/answer", json={"texts": [A], "off": ["L0H0"]}, headers=GOOD)
     assert "shapes \\x1b[31m do not fit" in failed.json()["error"]
     assert ask.post("/answer", json={"texts": [A], "off": []}, headers=GOOD).json() == {"off": 0}
+
+
+def tagger(folder):
+    """Answers of a tiny tagger, and its tags of a text by transformers, without a layer's heads."""
+    from transformers import AutoModelForTokenClassification
+
+    names = {0: "O", 1: "LOC", 2: "PER"}
+    ids = {name: number for number, name in names.items()}
+    tiny_bert(folder, task_head="token-classification", id2label=names, label2id=ids)
+
+    def tags(text, removed=None):
+        network = AutoModelForTokenClassification.from_pretrained(folder).eval()
+        if removed is not None:
+            network.bert.encoder.layer[removed].attention.output.dense.weight.data[:] = 0
+        with torch.no_grad():
+            logits = network(**tiny_tokenizer()(text, return_tensors="pt")).logits[0]
+        return [names[tag] for tag in logits.argmax(-1).tolist()]
+
+    return Answers(open_for_tasks(str(folder))), tags
+
+
+def test_tags_that_change_are_counted_and_named(tmp_path):
+    ask, tags = tagger(tmp_path / "m")
+    text = "the cat sat on the mat"
+    layer = [name for name in ask.heads if name.startswith("L0")]
+    answered = ask([text], layer)
+    special = answered["texts"][0]["special"]
+    assert special.count(False) == 6
+    pairs = zip(tags(text), tags(text, removed=0), special, strict=True)
+    changed = sum(before != after and not outside for before, after, outside in pairs)
+    assert answered["answers"][0]["off"] == str(changed)
+    assert f": {changed} of 6 tags change" in answered["said"]["answer"]
+    assert answered["answers"][1]["name"] == "probability of the whole model's tags, mean"
+
+
+def test_what_models_say_is_put_into_words(shared, transliteration):
+    masked = Answers(open_for_tasks(str(shared / "models/minilm-mlm")))
+    said = masked(["Paris is the [MASK] of France."], [])["said"]["answer"]
+    assert said.startswith("Likeliest at [MASK]: \u201c")
+    written = transliteration(["\u0645\u062d\u0645\u062f"], [])
+    assert written["said"]["answer"].startswith("It writes \u201c")
+    off = transliteration(["\u0645\u062d\u0645\u062f"], [f"L0H{head}" for head in range(4)])
+    assert off["said"]["answer"].startswith("Without these 4 heads: it ")
+    assert "\u201d, whose tokens\u2019 mean probability " in off["said"]["answer"]
+
+
+def test_only_embeddings_begin_with_two_sentences(demo, shared, tmp_path):
+    samples = ["One.", "Two."]
+    first, second = fields_of(demo, samples)
+    assert (first.text, second.text) == ("One.", "Two.")
+    ask, _ = classifier(tmp_path / "m", num_labels=2)
+    first, second = fields_of(ask.model, samples)
+    assert (first.text, second.text) == ("One.", "")
+    assert "as one pair" in second.label
+    first, second = fields_of(open_for_tasks(str(shared / "models/minilm-mlm")), samples)
+    assert "[MASK]" in first.text
+    assert second.text == ""
+
+
+def test_a_text_that_is_too_long_is_told_what_fits(answers):
+    text = "The old lighthouse blinked twice. " * 20
+    with pytest.raises(InputError, match=r"tokens; 64 fit") as raised:
+        answers([text], [])
+    fits = int(re.search(r"which are (\d+) of its", str(raised.value))[1])
+    assert len(answers([text[:fits]], [])["texts"][0]["tokens"]) == LONGEST
+    with pytest.raises(InputError):
+        answers([text[: fits + 8]], [])
+    quoted = re.search("\u201c\u2026(.*)\u201d", str(raised.value))[1]
+    assert text[:fits].endswith(quoted)
+
+
+def test_a_page_learns_whether_its_question_is_still_asked():
+    going = threading.Event()
+    worker = server.Worker(lambda texts, off: going.wait(10) and {})
+
+    async def ask():
+        reply = worker.answer(server.Question(["a"], [], "mine"))
+        assert worker.is_asked("mine")
+        assert not worker.is_asked("other")
+        going.set()
+        await reply
+        assert not worker.is_asked("mine")
+
+    run_in_a_thread(ask())
+    page = client(lambda texts, off: {})
+    assert page.get("/asked?name=mine", headers={"token": TOKEN}).json() == {"asked": False}
+    assert page.get("/asked?name=mine").status_code == 403
+    named = {"texts": [A], "off": [], "name": 3}
+    assert page.post("/answer", json=named, headers=GOOD).status_code == 400
+
+
+def test_the_address_is_told_once_the_server_answers(monkeypatch):
+    order = []
+
+    async def startup(self, sockets=None):
+        order.append("answers")
+        self.started = len(order) == 1
+
+    monkeypatch.setattr(server.uvicorn.Server, "startup", startup)
+    app = server.application("", server.Worker(lambda texts, off: {}), token=TOKEN, port=PORT)
+    for _ in range(2):  # the second time it cannot start
+        begun = server._Server(app, lambda: order.append("told"))
+        run_in_a_thread(begun.startup())
+    assert order == ["answers", "told", "answers"]
+
+
+_COMPUTES = """
+import threading, torch
+from headscope.live import server
+server.LAST = 1.0
+stopped = threading.Event()
+def ask(texts, off):
+    x = torch.ones(400, 400)
+    while not ({listens} and stopped.is_set()):
+        x = (x @ x).tanh()
+    raise RuntimeError
+def ready():
+    print(listening.getsockname()[1], flush=True)
+with server.open_port(0) as listening:
+    server.run("", ask, listening, "secret", ready=ready, stop=stopped.set)
+"""
+
+
+@pytest.mark.parametrize(("listens", "code"), [(True, -signal.SIGINT), (False, 130)])
+def test_ctrl_c_while_an_answer_is_computed_aborts_nothing(listens, code):
+    """Whether the computation can be stopped, or goes on whatever happens."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", _COMPUTES.format(listens=listens)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    address = f"http://127.0.0.1:{int(program.stdout.readline())}"
+    headers = {"origin": address, "token": "secret"}
+    question = urllib.request.Request(f"{address}/answer", request(A), headers)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(urllib.request.urlopen, question)
+        time.sleep(0.5)
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=30)
+        assert asked.exception(30) is not None
+    assert program.returncode == code
+    assert "terminate called" not in errors
 
 
 def test_a_port_that_is_taken_or_that_there_is_not_is_said():

@@ -226,7 +226,7 @@ class LabelledHeads(Parts):
         if site.stack != "cross" or words is None:
             return
         # From tokens to words: [examples, heads, target words, source words]
-        examples = site.rows
+        examples = site.examples
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         target_pieces = words.target_pieces[examples].to(pattern.dtype)
         source_pieces = words.source_pieces[examples].to(pattern.dtype)

@@ -87,12 +87,16 @@ def _losses(cause: HeadCause) -> Row:
 def _matches(prefix: PrefixScore) -> Row:
     """Return the weights on the three places of repeated tokens."""
     row: Row = {}
-    for place, match in (("after", prefix.after), ("same", prefix.same), ("before", prefix.before)):
-        row[f"{place}_score"] = match.score
-        row[f"{place}_control"] = match.control
-        row[f"{place}_gain"] = match.gain.value
-        row[f"{place}_low"] = match.gain.low
-        row[f"{place}_high"] = match.gain.high
+    for target, match in (
+        ("after", prefix.after),
+        ("same", prefix.same),
+        ("before", prefix.before),
+    ):
+        row[f"{target}_score"] = match.score
+        row[f"{target}_control"] = match.control
+        row[f"{target}_gain"] = match.gain.value
+        row[f"{target}_low"] = match.gain.low
+        row[f"{target}_high"] = match.gain.high
     return row
 
 

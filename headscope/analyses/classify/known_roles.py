@@ -13,6 +13,7 @@ from pathlib import Path
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.scores import HeadResult, HeadRoles
 from headscope.core.errors import InputError
+from headscope.core.files import no_text_in
 from headscope.core.serialise import SCHEMA, from_dict
 from headscope.models.run.loaded import LoadedModel
 
@@ -48,6 +49,8 @@ def read_classification(source: Classification) -> ClassifyResult:
         ) from None
     # What reading JSON of any other form into a result can raise.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        if what := no_text_in(Path(source)):
+            raise InputError(f"The classification {source} is {what}.") from None
         raise InputError(f"{source} is not a classification; {_ADVICE}.") from None
     return result
 

@@ -41,6 +41,7 @@ from headscope.data.batches import Batch
 from headscope.data.corpus import Corpus
 from headscope.data.frequencies import Frequencies
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.products import MOST_PACKED_IN_A_PASS
 from headscope.models.run.routing import Router, routed
 from headscope.models.run.side_by_side import side_by_side
 from headscope.session.resume import RunState
@@ -118,7 +119,8 @@ def _batch_reader(
         observers.append(sums.labelled)
     sites = [site for site in replica.sites if site.stack in stacks]
     unmeasured = [site for site in replica.sites if site.stack not in stacks]
-    with routed(replica.model, Router(sites, observers, unmeasured_sites=unmeasured)) as router:
+    router = Router(sites, observers, unmeasured_sites=unmeasured)
+    with routed(replica.model, router, most_packed=MOST_PACKED_IN_A_PASS):
 
         def read(numbered_batch: tuple[int, Batch]) -> _ReadBatch:
             n_examples, on_host = numbered_batch

@@ -66,11 +66,11 @@ class PrefixWeights(SiteObserver):
         self._copy = copy
 
     def observe(self, site: Activations) -> None:
-        """Add one chunk of a layer's patterns: some sequences (``rows``), some heads."""
-        for place, step in enumerate(PLACES.values()):
+        """Add one chunk of a layer's patterns: some sequences, some heads."""
+        for index, step in enumerate(PLACES.values()):
             keys = self._queries - self._copy + step
             weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # [sequences, heads]
-            self.weights[place, site.row, site.heads, site.rows] = numpy(weight).T
+            self.weights[index, site.row, site.heads, site.examples] = numpy(weight).T
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,9 @@ class RepeatScores:
     def score(self, head: tuple[int, int]) -> PrefixScore:
         """Return the scores of one head, given as (layer, index among the layer's heads)."""
         matches = {}
-        for place, name in enumerate(PLACES):
-            weight = self.weight[(place, *head)]
-            control = self.control[(place, *head)]
+        for index, name in enumerate(PLACES):
+            weight = self.weight[(index, *head)]
+            control = self.control[(index, *head)]
             half_width = t_half_width(self._error(weight - control), np.array(len(weight)))
             matches[name] = Match(
                 score=float(weight.mean()),
@@ -208,8 +208,8 @@ class RepeatScores:
 
     def p_values(self, name: str) -> Array:
         """Return the p of a gain above 0 at a place, one of PLACES: (n_layers, n_heads)."""
-        place = list(PLACES).index(name)
-        gain = self.weight[place] - self.control[place]
+        index = list(PLACES).index(name)
+        gain = self.weight[index] - self.control[index]
         return t_p(gain.mean(-1), self._error(gain), 0.0, gain.shape[-1])
 
     def _error(self, gain: Array) -> Array:

@@ -364,7 +364,7 @@ class RowReducer:
             return
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         dtype = pattern.dtype
-        examples = site.rows
+        examples = site.examples
         is_query = self._is_query[examples]
         content_weights = pattern + self._no_content[examples, None, None, :].to(dtype)
         largest, argmax = first_largest(content_weights)

@@ -139,12 +139,9 @@ def count_syntactic(stack_result: ClassifyResult) -> str:
 
 def count_sinks(stack_result: ClassifyResult) -> str:
     """Count first-token sinks: all of them, and those that stay when the token is another one."""
-    details = [
-        label.detail
-        for head in stack_result.heads
-        for label in head.labels
-        if label.role == "first_token"
-    ]
+    details: list[str] = []
+    for head in stack_result.heads:
+        details += [label.detail for label in head.labels if label.role == "first_token"]
     counted = f"{len(details)} first-token {plural(len(details), 'sink')}"
     if not any(details):
         return counted
@@ -155,11 +152,11 @@ def count_sinks(stack_result: ClassifyResult) -> str:
 
 def asked_sentence(stack_result: ClassifyResult) -> str:
     """Say which share of the trees' edges a causal stack was asked for; empty elsewhere."""
-    asked = stack_result.corpus.asked_edges
-    if not asked:
+    shares = stack_result.corpus.asked_edges
+    if not shares:
         return ""
-    from_dependent = asked.get("dep->head", 0.0)
-    from_head = asked.get("head->dep", 0.0)
+    from_dependent = shares.get("dep->head", 0.0)
+    from_head = shares.get("head->dep", 0.0)
     return (
         "A token sees only what stands before it: syntactic roles were asked for "
         f"{from_dependent:.0%} of the trees' edges from the dependent, for {from_head:.0%} from "
@@ -291,7 +288,8 @@ def _random_clause(stack_result: ClassifyResult, control: ControlResult) -> str:
     for role in stack_result.possible_roles:
         n_heads = control.roles.get(role.key, 0)
         if n_heads:
-            counts.append(f"{n_heads} {'is' if n_heads == 1 else 'are'} labelled {role.name}")
+            verb = "is" if n_heads == 1 else "are"
+            counts.append(f"{n_heads} {verb} labelled {role.name}")
     random_heads = f"with random weights (seed {control.seed}), of {control.heads} heads"
     if not counts:
         return f"{random_heads} none has a role"

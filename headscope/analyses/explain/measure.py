@@ -29,6 +29,9 @@ from headscope.models.certificate.canonical import beside_heads
 from headscope.models.layouts.maps import Heads, bias_of
 from headscope.models.run.watched import gain_and_shift
 
+#: Of a LayerNorm that does not say which (OLMo 1).
+_EPSILON = 1e-5
+
 # --- the mechanism --------------------------------------------------------------------------------
 
 
@@ -39,7 +42,8 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     shift = shift.detach().to(x.dtype)
     centred = x - x.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
-    return centred / (variance + norm.eps).sqrt() * gain + shift
+    epsilon = getattr(norm, "eps", _EPSILON)
+    return centred / (variance + epsilon).sqrt() * gain + shift
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from headscope.analyses.explain.arrows import arrows
 from headscope.analyses.explain.result import ExplainResult, ExplainStep, Matrix, StepCheck
@@ -38,6 +39,18 @@ _CORNERS = {
 }
 #: Matrices that are shown as a table or a chart, or not at all.
 _ELSEWHERE = {"sequence scale", "cost", "heads", "z W_O", "x + attention", "mask"}
+#: Places where a head may look whatever the words: by the distance of the key from the query, and
+#: by the number of the key from either end.
+_DISTANCES = {
+    -2: "the token before the previous one",
+    -1: "the previous token",
+    0: "the token itself",
+    1: "the next token",
+    2: "the token after the next one",
+}
+_ENDS = {0: "the first token", -1: "the last token"}
+_LINKS = 0.05  # From which on a head is said to link words, though it looks at a place
+_MAIN_WEIGHT = 0.5  # Mean weight on a place from which on a head is said to look there
 #: Columns of the matrix ``cost``, and their titles in the table.
 _COST_TITLES = {
     "parameters": "parameters",
@@ -69,7 +82,9 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     yield b.Text(
         f"All {len(checks)} checks against the model passed; largest difference {tiny(worst)}."
     )
-    why = f"all {len(result.steps)} steps with their numbers (--head L0H0 shows another head)"
+    why = f"all {len(result.steps)} steps with their numbers"
+    if result.chosen:
+        why += " (--head L0H0 shows another head)"
     # next_step puts the model's name for {}, so braces of the sentence are doubled.
     quoted = shlex.quote(sentence).replace("{", "{{").replace("}", "}}")
     yield next_step(result, f"{why}:", f"explain {{}} {quoted} --verbose")
@@ -92,11 +107,41 @@ def _lead(result: ExplainResult) -> str:
     link = next((head.link for head in result.heads if head.name == result.name), 0.0)
     if result.chosen and link < 0.005:  # what is shown as 0.00
         return f"No head links words of this sentence that stand apart; {result.name} is shown."
-    why = " links the words of this sentence most clearly" if result.chosen else ""
-    return (
-        f"{result.name}{why}: each word gives its favourite {link:.2f} more attention than other "
-        "words give it."
+    words = f"each word gives its favourite {link:.2f} more attention than other words give it."
+    if result.chosen:
+        return f"{result.name} links the words of this sentence most clearly: {words}"
+    place = _main_place(result)
+    if place is None:
+        return f"{result.name}: {words}"
+    where, weight = place
+    text = (
+        f"{result.name} looks at {where}: {weight:.0%} of a token's attention lies there, on "
+        "average over this sentence"
     )
+    return f"{text}. Of words, {words}" if link >= _LINKS else f"{text}, whatever its words."
+
+
+def _main_place(result: ExplainResult) -> tuple[str, float] | None:
+    """Say where a head looks whatever the words, and with which weight; None if at no such place.
+
+    The places are the tokens at some distance, the first token and the last. A weight is the mean
+    over the tokens that have such a place elsewhere in the sentence.
+    """
+    pattern = result.patterns[result.name]
+    n = len(pattern)
+    weights: dict[str, list[float]] = {}
+    for query, row in enumerate(pattern):
+        for key, weight in enumerate(row):
+            names = [_DISTANCES.get(key - query), _ENDS.get(key), _ENDS.get(key - n)]
+            is_elsewhere = key != query
+            for name in names:
+                if name is not None and (is_elsewhere or name == _DISTANCES[0]):
+                    weights.setdefault(name, []).append(weight or 0.0)
+    means = {name: fmean(values) for name, values in weights.items() if 2 * len(values) >= n}
+    best = max(means, key=lambda name: means[name], default=None)
+    if best is None or means[best] < _MAIN_WEIGHT:
+        return None
+    return best, means[best]
 
 
 def _shares_chart(result: ExplainResult, heads: Matrix) -> b.Chart:

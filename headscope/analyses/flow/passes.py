@@ -210,7 +210,7 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> TwoHal
     def add(batch: Batch, activations: Activations, heads: slice, x: Tensor) -> None:
         """Add a chunk to the sums of its layer."""
         sums = layer_sums[activations.row]
-        folds = reader.folds(batch.sentences[activations.rows])
+        folds = reader.folds(batch.sentences[activations.examples])
         sums.update(LayerChunk(activations, x, batch.words, sums.spaces), folds)
 
     tokens = 0
@@ -236,7 +236,7 @@ def measure(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> TwoHal
         """Write the errors of a layer's maps on a chunk into the batch."""
         layer_maps = maps[activations.row]
         chunk = LayerChunk(activations, x, batch.words, layer_maps.spaces)
-        batch.errors[activations.rows, ..., heads] = layer_maps.errors(chunk).cpu()
+        batch.errors[activations.examples, ..., heads] = layer_maps.errors(chunk).cpu()
 
     n_heads = sum(site.n_heads for site in loaded.sites)
     nothing = torch.zeros(0, *ERRORS, n_heads)  # there may be no second half

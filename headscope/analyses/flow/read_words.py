@@ -110,34 +110,34 @@ def word_positions(
 class LayerChunk:
     """What some heads of one layer read and pass on in some sentences of a batch, in float64.
 
-    In shapes heads come first; ``rows`` are the sentences, and ``tokens`` = rows * pos is one axis
-    of all their positions. An axis of length 2 has the model's own weights first and the random
-    ones second.
+    In shapes heads come first; ``examples`` are the sentences, and ``tokens`` = examples * pos is
+    one axis of all their positions. An axis of length 2 has the model's own weights first and the
+    random ones second.
     """
 
     def __init__(
         self, activations: Activations, x: Tensor, words: WordPositions, spaces: LayerSpaces
     ) -> None:
         """Take it from what a pass computed; ``x`` (batch, pos, d_in) is what W_V reads."""
-        self.rows: slice = activations.rows  # Which sentences of the batch
+        self.examples: slice = activations.examples  # Which sentences of the batch
         self.heads: slice = activations.heads  # Which heads of the layer
-        content = words.content[self.rows]
+        content = words.content[self.examples]
 
         # The states that the layer reads in these sentences
-        states = exact(x[self.rows])
-        self.sizes = states.shape[:2]  # rows, pos
+        states = exact(x[self.examples])
+        self.sizes = states.shape[:2]  # examples, pos
         self.x = states.flatten(0, 1)  # (tokens, d_in)
-        self.gram = states @ states.mT  # (rows, pos, pos): products of the states of a sentence
+        self.gram = states @ states.mT  # (examples, pos, pos): products of the states of a sentence
         self.is_word = content.to(states.device).to(states).flatten()  # (tokens,): 1.0 or 0.0
 
-        # M of each target, (heads, rows, pos, pos); a random word is the same for all heads
+        # M of each target, (heads, examples, pos, pos); a random word is the same for all heads
         self.pattern = exact(activations.pattern).transpose(0, 1).contiguous()
         # Weights are at least 0, so that with -1 elsewhere the largest one is at a word.
-        no_word = ~content[:, None, None, :]  # (rows, 1, 1, key_pos)
+        no_word = ~content[:, None, None, :]  # (examples, 1, 1, key_pos)
         weights_of_words = activations.pattern.masked_fill(no_word, -1.0)
-        _, top = first_largest(weights_of_words)  # (rows, heads, pos)
+        _, top = first_largest(weights_of_words)  # (examples, heads, pos)
         self.top = self._one_hot(top.transpose(0, 1))
-        self.other = self._one_hot(words.other[self.rows])
+        self.other = self._one_hot(words.other[self.examples])
 
         # The states in U and in V, and the predictors z and a G: both (2, heads, tokens, d_v)
         U = spaces.U[self.heads].to(states)
@@ -154,7 +154,7 @@ class LayerChunk:
         return F.one_hot(index.to(self.x.device), self.sizes[1]).to(self.x)
 
     def mixed(self, M: Tensor, states: Tensor) -> Tensor:
-        """Mix the states (..., tokens, width) of each sentence by M (..., rows, pos, pos)."""
+        """Mix the states (..., tokens, width) of each sentence by M (..., examples, pos, pos)."""
         by_sentence = states.reshape(*states.shape[:-2], *self.sizes, states.shape[-1])
         return (M @ by_sentence).flatten(-3, -2)
 

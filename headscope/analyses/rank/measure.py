@@ -60,7 +60,7 @@ class PatternAsymmetry(Accumulator, SiteObserver):
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
-        real_queries = self._real[site.rows][:, None, :, None]  # (examples, 1, query_pos, 1)
+        real_queries = self._real[site.examples][:, None, :, None]  # (examples, 1, query_pos, 1)
         # Padded keys have weight 0 already, but padded queries attend too.
         pattern = widest(site.pattern) * real_queries  # (examples, heads, query_pos, key_pos)
         gap = torch.linalg.matrix_norm(pattern - pattern.mT)

@@ -52,7 +52,8 @@ class HeldNorm:
 
         None where y is no LayerNorm or RMSNorm of x.
         """
-        weight = y.new_ones(y.shape[-1]) if norm.weight is None else norm.weight.detach().to(y)
+        stored = getattr(norm, "weight", None)
+        weight = y.new_ones(y.shape[-1]) if stored is None else stored.detach().to(y)
         bias = getattr(norm, "bias", None)
         shift = torch.zeros_like(weight) if bias is None else bias.detach().to(y)
         # What fits is found by trying: centred or not, with either kind of gain.

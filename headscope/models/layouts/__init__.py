@@ -3,7 +3,8 @@
 One small row per attention layout, not per model. To read in this order:
 
 * ``maps.py``: what a stored map is, and which of its rows a head owns;
-* ``layout.py``: what a layout is: names, and a list of steps between the maps and the scores;
+* ``map_names.py``: how a family names its maps, and what a head owns of them;
+* ``layout.py``: what a layout is: such names, and a list of steps between the maps and the scores;
 * ``steps.py``: the steps that families share;
 * ``registry.py``: the rows themselves, and ``families.py``: the families that they are tested with;
 * ``sites.py``: where attention runs in a model.

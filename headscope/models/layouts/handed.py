@@ -7,12 +7,14 @@ are is not known: what needs them is refused (:class:`~headscope.models.layouts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor, nn
 
 from headscope.models.layouts.layout import AttentionModule, Layout
-from headscope.models.layouts.maps import UnknownMaps
+from headscope.models.layouts.maps import AttentionInput, UnknownMaps
 
 NAME = "as handed over"
 
@@ -24,6 +26,14 @@ class HandedLayout(Layout):
     scaling: float = 1.0  # What it multiplies the scores by
     cap: float | None = None  # What bounds them
     one_way: bool = False  # Whether its mask hid every later key
+
+    def read(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AttentionInput:
+        """Read a call; cross-attention may name what it reads ``encoder_hidden_states``."""
+        inputs = super().read(module, args, kwargs)
+        encoded: Tensor | None = inputs.arguments.get("encoder_hidden_states")
+        return inputs if encoded is None else replace(inputs, x_k=encoded)
 
     def scale(self, module: nn.Module, d_head: int) -> float:
         """Return the scale that was handed over."""

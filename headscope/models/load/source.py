@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.core.errors import CheckpointError, InputError, ModelNotFoundError, did_you_mean
-from headscope.core.files import sha256_of_file
+from headscope.core.files import no_text_in, sha256_of_file
 from headscope.models.load.weight_files import WEIGHTS
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model that ``demo`` is
@@ -105,6 +105,11 @@ def on_disk(model: str) -> Source | None:
     if folder.is_dir():
         return Source(model, folder)
     if folder.is_file():
+        if no_text_in(folder):
+            raise ModelNotFoundError(
+                f"{model} is an archive; unpack it, and give the folder that holds config.json and "
+                "model.safetensors."
+            )
         raise ModelNotFoundError(
             f"{model} is a file; give the folder that holds config.json and model.safetensors."
         )

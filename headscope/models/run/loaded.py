@@ -174,8 +174,12 @@ class LoadedModel:
         layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
         if not self.encoder_decoder:
             return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer
-        encoder_layers = int(getattr(config, "encoder_layers", layers))
-        decoder_layers = layers
+        # T5Gemma has a configuration for each stack.
+        encoder = getattr(config, "encoder", None)
+        decoder = getattr(config, "decoder", None)
+        encoder_layers = int(getattr(encoder, "num_hidden_layers", layers))
+        encoder_layers = int(getattr(config, "encoder_layers", encoder_layers))
+        decoder_layers = int(getattr(decoder, "num_hidden_layers", layers))
         for name in ("decoder_layers", "num_decoder_layers"):
             if stated := getattr(config, name, None):
                 decoder_layers = int(stated)

@@ -41,10 +41,14 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 #: Bytes of weights that are kept in oneDNN's own order, at most: they are held twice then.
 MOST_PACKED = 1 << 28
+#: The same in a pass over a corpus, which uses every weight many times and holds little else.
+MOST_PACKED_IN_A_PASS = 1 << 29
 
 
 @contextmanager
-def fast_products(model: nn.Module, *, training: bool = False) -> Iterator[None]:
+def fast_products(
+    model: nn.Module, *, training: bool = False, most_packed: int = MOST_PACKED
+) -> Iterator[None]:
     """Let float32 linear maps on a CPU run through oneDNN while the block runs.
 
     Maps whose weights are to be trained keep torch's product, unless ``training``: then their
@@ -59,7 +63,7 @@ def fast_products(model: nn.Module, *, training: bool = False) -> Iterator[None]
     linears = [module for module in model.modules() if _is_plain_float32(module)]
     # Brings a weight into oneDNN's own order of memory, which saves doing so in every product.
     pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-    if training or sum(linear.weight.nbytes for linear in linears) > MOST_PACKED:
+    if training or sum(linear.weight.nbytes for linear in linears) > most_packed:
         pack = None
     forwards: dict[nn.Module, Callable[..., Any]] = {}
     for linear in linears:

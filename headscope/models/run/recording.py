@@ -284,8 +284,8 @@ class _Chunks(SiteObserver):
         self.by_site: dict[int, _SiteChunks] = {}  # By the row of the site
 
     def observe(self, chunk: Activations) -> None:
-        if chunk.row in self._site_rows:  # ``row`` is the site's, ``rows`` are the chunk's examples
-            first_example = chunk.rows.start
+        if chunk.row in self._site_rows:  # ``row`` is that of the site
+            first_example = chunk.examples.start
             first_head = chunk.heads.start
             self.by_site.setdefault(chunk.row, {})[first_example, first_head] = chunk
 

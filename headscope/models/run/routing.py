@@ -31,7 +31,7 @@ from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import grouped, replaced_forwards
 from headscope.models.run.implementation import IMPLEMENTATION, use_implementation
-from headscope.models.run.products import fast_products
+from headscope.models.run.products import MOST_PACKED, fast_products
 
 #: Turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head): our attention, or
 #: anything that is put in its place.
@@ -223,17 +223,17 @@ class Router:
     ) -> Tensor:
         """Run our attention and show it to the observers, chunk by chunk."""
 
-        def show(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+        def show(examples: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             chunk = Activations(
                 stack=site.stack,
                 layer=site.layer,
                 row=site.row,
-                rows=rows,
+                examples=examples,
                 heads=heads,
                 n_heads=q.shape[1],
-                q=q[rows, heads],
-                k=k[rows, heads],
-                v=v[rows, heads],
+                q=q[examples, heads],
+                k=k[examples, heads],
+                v=v[examples, heads],
                 pattern=pattern,
                 z=z,
             )
@@ -324,8 +324,13 @@ AttentionMaskInterface.register(IMPLEMENTATION, _mask)
 
 
 @contextmanager
-def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
-    """Route every attention of ``model`` through ours while the block runs."""
+def routed(
+    model: Any, router: Router, *, gradients: bool = False, most_packed: int = MOST_PACKED
+) -> Iterator[Router]:
+    """Route every attention of ``model`` through ours while the block runs.
+
+    ``most_packed``: how many bytes of weights may be held twice, for speed (:mod:`products`).
+    """
     # Modules that never ask transformers for an attention get another forward.
     forwards = {
         site.module: partial(_exchanged_forward, router, site)
@@ -338,7 +343,7 @@ def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[R
             use_implementation(model, IMPLEMENTATION),
             replaced_forwards(forwards),
             torch.set_grad_enabled(gradients),
-            fast_products(model),
+            fast_products(model, most_packed=most_packed),
         ):
             yield router
     finally:

@@ -48,7 +48,9 @@ class ModuleTurn(NamedTuple):
 def is_norm(module: nn.Module) -> bool:
     """Whether a module is a LayerNorm or an RMSNorm, torch's or a family's own."""
     named = type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
-    return isinstance(module, nn.LayerNorm) or (named and hasattr(module, "weight"))
+    if isinstance(module, nn.LayerNorm):
+        return True
+    return named and (hasattr(module, "weight") or hasattr(module, "normalized_shape"))
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,12 @@ def gain_and_shift(norm: nn.Module) -> tuple[Tensor, Tensor]:
     Those of a family's own norm are told by what it does: Nemotron's LayerNorm adds 1 to its
     weight.
     """
+    any_norm: Any = norm
+    if getattr(any_norm, "weight", None) is None and hasattr(
+        any_norm, "normalized_shape"
+    ):  # OLMo 1
+        ones = torch.ones(any_norm.normalized_shape, dtype=torch.float64)
+        return ones, torch.zeros_like(ones)
     if type(norm).forward is not nn.LayerNorm.forward:
         gain = gain_of(norm)
         own_shift: Tensor | None = getattr(norm, "bias", None)

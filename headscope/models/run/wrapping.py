@@ -38,6 +38,9 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     refuse(family, name)
     network.eval()
     base = getattr(network, "base_model", network)
+    inner = getattr(network, "model", None)
+    if base is network and hasattr(inner, "base_model"):  # Llama 4, under another name
+        base = inner
     table = None
     with suppress(NotImplementedError):  # by models that also see or hear
         table = base.get_input_embeddings()
@@ -47,6 +50,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
 
     # Describe it, and find its attention sites by running three tokens.
     task_head = task_head_of(type(network).__name__)
+    if task_head == "seq2seq" and not getattr(network.config, "is_encoder_decoder", False):
+        task_head = "causal"  # as Gemma 3 and others are called that read images too
     parameter = next(base.parameters())
     if parameter.dtype == torch.float64 and getattr(base.config, "_experts_implementation", None):
         network.set_experts_implementation("eager")  # grouped products of experts know no float64

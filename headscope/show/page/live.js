@@ -140,7 +140,7 @@ function startLive(page) {
     // What the panel shows beside a head
     beside(name) {
       const sample = pinned && pinned.samples[Math.min(page.sampleIndex(), pinned.samples.length - 1)];
-      return { off: off.has(name), said: answer && answer.said.answer, pinned: sample && { sample, words: headsOff(pinned.off) } };
+      return { off: off.has(name), said: answer && answer.off ? answer.said.answer : "", pinned: sample && { sample, words: headsOff(pinned.off) } };
     },
   };
 }

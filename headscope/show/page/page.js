@@ -129,7 +129,7 @@
 
   const arrange = evenColumns();
   for (const sorted of document.querySelectorAll("table.sortable")) sortable(sorted);
-  for (const box of document.querySelectorAll(".scroll")) if (box !== links) hintAtMore(box);
+  for (const box of document.querySelectorAll(".scroll, .strip")) if (box !== links) hintAtMore(box);
 
   let width = innerWidth, settled = 0;
   addEventListener("resize", () => {

@@ -25,8 +25,8 @@ function headPanel(data, { select, step, flip }) {
   // What it does: in words, in pictures, and which heads are like it
   const answer = element("p", undefined, "answer soft"), sentence = element("p", undefined, "plainly");
   const figures = element("div", undefined, "pictures");
-  const pictures = ["mean", "sentence", "pinned"].map((kind) => {
-    const figure = element("figure", undefined, kind);
+  const pictures = [0, 1, 2].map(() => { // its mean, on the sentence, as it was pinned
+    const figure = element("figure");
     figure.append(element("figcaption"));
     figures.append(figure);
     return figure;
@@ -74,7 +74,7 @@ function headPanel(data, { select, step, flip }) {
   return function show(head, { sample, pinned, off, said }) {
     const other = shown !== head.name;
     shown = head.name;
-    name.textContent = head.name;
+    if (other) name.replaceChildren(...head.name.split(/(?<=:)/).flatMap((part, i) => i ? [element("wbr"), part] : [part]));
     tag.textContent = head.roles.length ? head.roles.join(", ") : head.mark ? "no role on this corpus" : "not classified";
     tag.className = "tag " + (head.primary || "none");
     if (turn) turn.textContent = off ? "Switch on" : "Switch off";

@@ -29,9 +29,11 @@ function mostAlike(sample, name) {
 function heatPicture(pattern, width) {
   const { flat, ask, seen } = pattern, across = seen.tokens.length, down = ask.tokens.length;
   const label = (token) => measured(token, "11px system-ui");
-  const edge = Math.min(0.45 * width, 6 + Math.max(...[...ask.tokens, ...seen.tokens].map(label)));
+  const widest = (side) => Math.max(...side.tokens.map(label));
+  const edge = Math.max(18, Math.min(0.45 * width, 6 + Math.max(widest(ask), widest(seen))));
   const cell = (width - edge) / Math.max(across, down), every = Math.ceil(11.5 / cell);
   const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${across * cell + edge} ${down * cell + edge}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
+  svg.style.width = `${across * cell + edge}px`;
   svg.append(drawn("rect", { class: "ground", width: across * cell, height: down * cell }));
   // Only a token that is wider than nearly half of the picture is cut.
   function cut(token) {
@@ -41,7 +43,10 @@ function heatPicture(pattern, width) {
     return letters.join("") + "…";
   }
   ask.tokens.forEach((token, i) => i % every || svg.append(drawn("text", { x: -3, y: (i + 0.5) * cell + 4, "text-anchor": "end" }, cut(token))));
-  seen.tokens.forEach((token, i) => i % every || svg.append(drawn("text", { x: 0, y: 0, transform: `translate(${(i + 0.5) * cell + 4} -3) rotate(-90)` }, cut(token))));
+  const upright = widest(seen) < cell; // names of columns, where they are short; else they are turned round
+  seen.tokens.forEach((token, i) => i % every || svg.append(upright
+    ? drawn("text", { x: (i + 0.5) * cell, y: -4, "text-anchor": "middle" }, token)
+    : drawn("text", { x: 0, y: 0, transform: `translate(${(i + 0.5) * cell + 4} -3) rotate(-90)` }, cut(token))));
   flat.forEach((weight, k) => {
     if (!weight) return;
     const i = Math.floor(k / across), j = k % across;

@@ -24,12 +24,19 @@ function greedy({ ask, seen, flat }) {
   return best;
 }
 
+// Whether a sentence is written from right to left: its words then stand so too.
+const rightToLeft = (side) => 2 * side.tokens.filter((token) => /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(token)).length > side.tokens.length;
+
 // Where the words stand: their middles if the sentence runs across; else their height, and the ends of the lines.
 function placed(sides, width) {
   const widths = sides.map((side) => side.tokens.map((token) => 12 + wordWidth(token)));
   const total = 8 + Math.max(...widths.map((side) => side.reduce((a, b) => a + b, 0)));
   if (total <= width) {
-    const words = widths.map((side, row) => { let x = 8; return side.map((w) => { x += w; return { x: x - w / 2, y: row ? 162 : 24, anchor: "middle" }; }); });
+    const words = widths.map((side, row) => {
+      const turned = rightToLeft(sides[row]), middles = [];
+      side.reduce((x, w) => { middles.push(turned ? total - x - w / 2 : x + w / 2); return x + w; }, 8);
+      return middles.map((x) => ({ x, y: row ? 162 : 24, anchor: "middle" }));
+    });
     return { down: false, width: total, height: SENTENCE.high, words, ends: words.map((side, row) => side.map((word) => [word.x, row ? 142 : 34])) };
   }
   const [left, right] = widths.map((side) => Math.max(...side)), gap = Math.min(260, Math.max(80, width - left - right));
@@ -101,13 +108,14 @@ function drawSentence(box) {
     word.setAttribute("tabindex", "0");
     word.focus();
   }
+  const forth = sides.map((side) => !at.down && rightToLeft(side) ? -1 : 1);
   const along = at.down ? { ArrowUp: -1, ArrowDown: 1 } : { ArrowLeft: -1, ArrowRight: 1 };
   const over = at.down ? { ArrowLeft: 0, ArrowRight: 1 } : { ArrowUp: 0, ArrowDown: 1 };
   words.forEach((side, row) => side.forEach((word, i) => {
     for (const kind of ["mouseenter", "focus"]) word.addEventListener(kind, () => only(row, i));
     for (const kind of ["mouseleave", "blur"]) word.addEventListener(kind, () => only(null));
     word.addEventListener("keydown", (event) => {
-      if (event.key in along) go(row, i + along[event.key]); else if (event.key in over) go(over[event.key], i); else return;
+      if (event.key in along) go(row, i + forth[row] * along[event.key]); else if (event.key in over) go(over[event.key], i); else return;
       event.preventDefault();
     });
   }));

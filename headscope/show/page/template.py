@@ -90,15 +90,15 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
 def role_colours() -> str:
     """Write the style rules of the roles' colours, by day and by night.
 
-    The frame of a head in the map has a stronger colour than what its letters stand on: a contrast
-    of 3 to 1 at least with the page around it.
+    The frame of a head in the map has the hue of what its letters stand on, but is stronger: a
+    contrast of 3 to 1 at least with the page around it.
     """
     colours = []
     rules = []
     for role in primary_roles():
         key = role.key
-        by_day = f"color-mix(in srgb, {role.colour} 70%, #000)"
-        by_night = f"color-mix(in srgb, {role.colour} 70%, #fff)"
+        by_day = f"oklch(from {role.light} 0.52 0.13 h)"
+        by_night = f"oklch(from {role.dark} 0.72 0.11 h)"
         frame = "var(--edge)" if role is NO_ROLE else f"light-dark({by_day}, {by_night})"
         colours.append(f"--{key}: light-dark({role.light}, {role.dark});")
         rules.append(f".{key} {{ background: var(--{key}); --frame: {frame}; }}")

@@ -90,7 +90,7 @@ def test_processes_share_the_batches_of_one(n, monkeypatch):
     windows = [[row for row in read(tokens) if row[0] // 8 == w] for w in range(n_windows)]
     one = []
     for window in windows:
-        one += buckets([row for row in window if row[0] not in skipped], 40)
+        one += buckets([row for row in window if row[0] not in skipped], 40 // 2)
     for k in (1, 2, 3, 5, 16):
         batches = []
         done = []

@@ -68,7 +68,7 @@ def test_the_whole_model_stands_beside_the_pruned_one(result, card):
     point = result.curves[0].points[0]
     for text_of_card in (
         f"Without these 3 of 8 heads: the cosine 0.7500 -> {result.kept.value:.4f};",
-        "It is 1.50 (1.40 to 1.60) times as fast as the whole model (torch, batches of 8 texts, 2 "
+        "It is 1.50 [1.40, 1.60] times as fast as the whole model (torch, batches of 8 texts, 2 "
         "threads, cpu), with 33.3% fewer parameters.",
         "| L0 | 3 of 4 | H1 |\n| L1 | 2 of 4 | H0, H3 |",
         "| all 8 heads | 0.7500 |",

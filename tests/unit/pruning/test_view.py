@@ -1,5 +1,6 @@
 """What is shown of a result: one point, settled beforehand; and of a loss how much at most."""
 
+import dataclasses
 import io
 import json
 import re
@@ -13,7 +14,7 @@ from headscope.core.serialise import from_dict, to_json
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.pruning import result as results
 from headscope.pruning.result import PruneResult
-from headscope.pruning.sentences import leading_point, verdict
+from headscope.pruning.sentences import leading_point, short_verdict, verdict
 from headscope.pruning.view import blocks, key_numbers
 from headscope.removal.metric_words import change_words
 from headscope.show.blocks import Text
@@ -41,7 +42,7 @@ def result(half_width: float) -> PruneResult:
 
     return PruneResult(
         schema=1,
-        provenance={"model": MODEL},
+        provenance={"model": MODEL, "command": "headscope prune m"},
         validation=ValidationSummary(None),
         task="similarity",
         metric="spearman",
@@ -77,6 +78,23 @@ def test_the_point_that_is_spoken_of_is_not_picked_by_its_value():
     assert key.text.startswith("70.00")
 
 
+def test_of_several_repairs_the_answer_is_that_of_a_run_which_names_none():
+    """Whatever its value: the report, its limits and prune speak of one number."""
+    measured = result(1.0)
+    plain, repaired = measured.curves
+    both = dataclasses.replace(
+        measured, curves=(plain, dataclasses.replace(repaired, repair="surgeon"))
+    )
+    leading = leading_point(both)
+    assert leading is not None
+    assert leading[0].repair == "surgeon"
+    random = dataclasses.replace(plain, method="random")
+    assert short_verdict(dataclasses.replace(both, curves=(*both.curves, random))) == (
+        "4 of 8 heads removed by fisher, repair surgeon: Spearman 79.50 [70.50, 88.50]; "
+        "all heads 80.00; random heads 70.00"
+    )
+
+
 def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     few = {"methods": ["magnitude"], "repairs": ["none"], "fractions": [0.25, 0.5], "limit": 7}
     few |= {"calibration_limit": 8}
@@ -108,7 +126,7 @@ def test_the_largest_seed_can_be_used(tmp_path):
     ("metric", "difference", "ci", "says"),
     [
         ("spearman", -0.33, (-1.1, 0.4), "at most 1.10 points are lost (95%)"),
-        ("spearman", 0.73, (0.07, 1.5), "Spearman rises by 0.73 points (95%: 0.07 to 1.50)"),
+        ("spearman", 0.73, (0.07, 1.5), "Spearman rises by 0.73 points [0.07, 1.50]"),
         ("accuracy", 0.0, (-0.004, 0.4), "less than 0.01 points are lost (95%)"),
         ("accuracy", 0.0, (), "what is lost at most is not known"),
         ("loss", 0.05, (0.03, 0.19), "the loss rises by at most 0.190 nats (95%)"),

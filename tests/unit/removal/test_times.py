@@ -13,6 +13,8 @@ from headscope.removal import times as module
 from headscope.removal.times import (
     ENOUGH,
     FEWEST,
+    PARTS,
+    affordable_batch,
     length_batches,
     median_interval,
     timed_in_turns,
@@ -36,6 +38,39 @@ def test_batches_have_the_lengths_of_the_examples():
     places = typical_batches(rows, 10)
     assert [sorted({len(rows[i]) for i in batch}) for batch in places] == [[3], [9], [40]]
     assert typical_batches(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
+    windows = [[0] * 9 for _ in range(60)]  # of one length: any batch is like every other
+    assert typical_batches(windows, 10) == [[*range(10)]]
+
+
+def test_a_large_model_has_a_round_for_each_part_and_no_passes_that_do_not_count():
+    """Passes of ten seconds: twelve rounds in place of sixty, each pass once a round."""
+    now = 0.0
+    n_passes = 0
+
+    def slow() -> None:
+        nonlocal now, n_passes
+        now += 10.0
+        n_passes += 1
+
+    spent = timed_in_turns(
+        [[slow], [slow]], fewest=FEWEST, most=2 * FEWEST, seconds=15.0, clock=lambda: now
+    )
+    assert spent.shape == (PARTS, 2, 1)
+    assert n_passes == 2 + 2 * PARTS  # each once before, unmeasured
+    assert median_interval(spent[:, 0, 0] * np.linspace(1, 2, PARTS)).interval is not None
+
+
+def test_a_timed_batch_is_about_a_second_of_a_core():
+    """120 million weights on windows of 100 tokens: four windows; a small model has as usual."""
+    rows = [Row(i, tuple(range(100)), None, ()) for i in range(40)]
+
+    def model(weights: int) -> Any:
+        network = SimpleNamespace(num_parameters=lambda exclude_embeddings: weights)
+        return SimpleNamespace(network=network)
+
+    assert affordable_batch(model(120_000_000), rows, 32) == 4
+    assert affordable_batch(model(1_000_000), rows, 32) == 32
+    assert affordable_batch(model(10**12), rows, 32) == 1
 
 
 def test_texts_of_one_length_share_other_batches_in_another_order():

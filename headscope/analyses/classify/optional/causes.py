@@ -111,14 +111,14 @@ def with_causes(
     # Compare the losses of heads with a role and of heads without.
     place_of = places(view)  # (stack, layer, head) by name -> layer and index in ``view``
     removed = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
-    removed_places = [place_of[head.stack, head.layer, head.head] for head in removed]
-    head_causes = [unit_causes[units.unit(place)] for place in removed_places]
+    removed_indices = [place_of[head.stack, head.layer, head.head] for head in removed]
+    head_causes = [unit_causes[units.unit(indices)] for indices in removed_indices]
     tests: tuple[CauseTest, ...] = ()
     if not units.shared:
         tests = role_tests(
             _losses(head_causes),
             _has_role(result, removed),
-            layers=np.array([layer for layer, _ in removed_places]),
+            layers=np.array([layer for layer, _ in removed_indices]),
             size=abs(task.value(full)),
             seed=0,
         )

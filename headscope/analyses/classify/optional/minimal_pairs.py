@@ -198,9 +198,10 @@ def syntactic_pairs(
     """
     by_sentence: list[list[Stretch]] = []
     for sentence in sentences:
-        found = stretches(sentence, relation, direction)
-        asked = [stretch for stretch in found if not causal or stretch.target < stretch.query]
-        by_sentence.append(asked)
+        of_sentence = list(stretches(sentence, relation, direction))
+        if causal:
+            of_sentence = [stretch for stretch in of_sentence if stretch.target < stretch.query]
+        by_sentence.append(of_sentence)
     # Stretches that can stand for one another: the target on the same side, as many pieces.
     pool: dict[tuple[bool, int], list[Stretch]] = defaultdict(list)
     for stretch in chain(*by_sentence):

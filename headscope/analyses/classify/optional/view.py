@@ -109,11 +109,11 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
     """Show where the tokens of repeated sequences look: the two clearest heads for each place."""
     # The rows of the table.
     rows: list[_PrefixRow] = []
-    for place, words in PLACES.items():
-        random = prefix.random_weights.get(place)
+    for target, words in PLACES.items():
+        random = prefix.random_weights.get(target)
         by_head = [
             _PrefixRow(words, head.name, match, random)
-            for head, match in _matches_at(result, place)
+            for head, match in _matches_at(result, target)
         ]
         by_head.sort(key=lambda row: -float(row.match.gain))
         rows += by_head[:2]
@@ -146,26 +146,26 @@ def _prefix(result: ClassifyResult, prefix: PrefixMatching) -> Iterator[b.Block]
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    for place, words in PLACES.items():
+    for target, words in PLACES.items():
         gains = {
             (head.layer_name, head.head): match.gain.value
-            for head, match in _matches_at(result, place)
+            for head, match in _matches_at(result, target)
         }
         yield b.HeadMap(
             f"How much more a head looks {words} of a token that comes again, {model_name(result)}",
             "gain over the same place without a repetition",
             gains,
             digits=3,
-            file=f"prefix_{place}",
+            file=f"prefix_{target}",
             on=b.NOWHERE,
         )
 
 
-def _matches_at(result: ClassifyResult, place: str) -> Iterator[tuple[HeadResult, Match]]:
-    """Yield each head with its match at a place, one of PLACES."""
+def _matches_at(result: ClassifyResult, target: str) -> Iterator[tuple[HeadResult, Match]]:
+    """Yield each head with its match at a target, one of PLACES."""
     for head in result.heads:
         if head.prefix is not None:
-            yield head, getattr(head.prefix, place)
+            yield head, getattr(head.prefix, target)
 
 
 # --- patched heads ---

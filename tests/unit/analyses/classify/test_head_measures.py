@@ -16,7 +16,7 @@ from headscope.analyses.classify.labels import untestable
 from headscope.analyses.classify.roles import roles_of
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.scores import HeadResult
-from headscope.analyses.classify.stack_words import no_relation_sentence
+from headscope.analyses.classify.stack_words import no_relation_sentence, pairs_sentence
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.core.roles import Thresholds
 from headscope.data.batches import buckets, collate
@@ -108,7 +108,7 @@ def test_where_no_relation_could_be_tested_no_head_is_said_to_follow_none():
     tested = SimpleNamespace(labels=(), untestable={})
     assert no_relation_sentence(tested).startswith("No head is syntactic: none follows a relation")
     few = "fewer than 50 trials in one half of the texts"
-    pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few, "pair:b": few})
-    assert no_relation_sentence(pairs).startswith("Whether a head follows the pairs could not be")
-    pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few})
-    assert no_relation_sentence(pairs).startswith("No head follows the pairs better")
+    pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few, "pair:b": few}, heads=())
+    assert pairs_sentence(pairs) == f"Not testable whether a head follows the pairs: {few}."
+    pairs = SimpleNamespace(labels=("a", "b"), untestable={"pair:a": few}, heads=())
+    assert pairs_sentence(pairs).startswith("No head follows the pairs better")

@@ -53,7 +53,9 @@ def test_word_level_reductions(rows_at_once):
     for start in range(0, batch.size[0], rows_at_once):
         rows = slice(start, min(start + rows_at_once, batch.size[0]))
         for heads in (slice(0, 1), slice(1, 3)):
-            reducer.observe(activations(pattern[rows, heads], rows=rows, heads=heads, n_heads=3))
+            reducer.observe(
+                activations(pattern[rows, heads], examples=rows, heads=heads, n_heads=3)
+            )
     reducer.finish("encoder", 0)
     sums: dict[tuple[int, int], list[float]] = {key: [] for key in product(range(3), WORD_OFFSETS)}
     for row in range(batch.size[0]):

@@ -75,7 +75,7 @@ def chunks(
     for rows, heads in slices:
         chunk = activations(
             layer.pattern[rows, heads],
-            rows=rows,
+            examples=rows,
             heads=heads,
             n_heads=layer.n_heads,
             v=layer.v[rows, heads],
@@ -96,12 +96,12 @@ def held_out(
     x, words = fit or sentences(0)
     folds = torch.arange(len(x)) % FOLDS
     for chunk in chunks(spaces, site(x, words, W_V, kinds, noise), x, words):
-        sums.update(chunk, folds[chunk.rows])
+        sums.update(chunk, folds[chunk.examples])
     maps = sums.solve()
     x, words = fit or sentences(1)
     errors = torch.zeros(len(x), *ERRORS, len(kinds), dtype=torch.float64)
     for chunk in chunks(spaces, site(x, words, W_V, kinds, noise), x, words):
-        errors[chunk.rows, ..., chunk.heads] = maps.errors(chunk)
+        errors[chunk.examples, ..., chunk.heads] = maps.errors(chunk)
     return explained(errors.numpy()), maps
 
 

@@ -34,11 +34,11 @@ class Reach(Accumulator):
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns; the router shows every chunk of every layer."""
-        real = self._real[site.rows].double()  # (rows, pos)
+        real = self._real[site.examples].double()  # (examples, pos)
         position = torch.arange(real.shape[1], device=real.device, dtype=real.dtype)
         gap = (position[:, None] - position[None, :]).abs()  # (query_pos, key_pos)
-        even = (real @ gap) / real.sum(1, keepdim=True)  # (rows, query_pos)
-        distance = (site.pattern.double() * gap).sum(-1)  # (rows, heads, query_pos)
+        even = (real @ gap) / real.sum(1, keepdim=True)  # (examples, query_pos)
+        distance = (site.pattern.double() * gap).sum(-1)  # (examples, heads, query_pos)
         heads = site.row, site.heads
         self.queries[heads] += float(real.sum())
         self.even[heads] += float((even * real).sum())
