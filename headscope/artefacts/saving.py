@@ -366,11 +366,25 @@ def need_room_for(loaded: LoadedModel, folder: str | Path | None, smallest_share
 
     ``smallest_share`` is the least part of the weights that will be saved, from 0 to 1.
     """
-    if folder is None:
-        return
+    if folder is not None:
+        n_bytes = bytes_of_weights(loaded) * smallest_share
+        need_room(Path(folder), n_bytes, "the model that is to be saved")
+
+
+def bytes_of_weights(loaded: LoadedModel) -> int:
+    """Return how large a save makes the file of a model's weights; tied ones count once.
+
+    Weights that float16 holds exactly are stored in it: of a float16 checkpoint that is the size of
+    the user's own file, and half of what the weights take in memory.
+    """
     parameters = list(loaded.network.parameters())
     fits_half = all(map(_fits_half, parameters))
     n_bytes = 0
     for parameter in parameters:
         n_bytes += parameter.numel() * (2 if fits_half else parameter.element_size())
-    need_room(Path(folder), n_bytes * smallest_share, "the model that is to be saved")
+    return n_bytes
+
+
+def megabytes_of_folder(folder: Path) -> float:
+    """Return the size of all files below a folder in megabytes (1e6 bytes)."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

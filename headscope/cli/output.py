@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ def print_human(*blocks: RenderableType) -> None:
     """Print tables and sentences on stdout, as wide as the terminal up to 120 columns."""
     from rich.console import Console
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where there is no Unicode, ? stands for a sign
     console = Console(highlight=False, soft_wrap=False)
     console.width = min(WIDE, console.width) if console.is_terminal else NARROW
     for block in blocks:

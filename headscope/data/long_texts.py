@@ -38,7 +38,7 @@ def left_out_notes(
         f"{n_texts - n_left_out:,}."
     )
     if windows:
-        text += " To read long texts in windows of whole sentences, give --windows."
+        text += " With the option windows, long texts are read in windows of whole sentences."
     return (text,)
 
 

@@ -67,7 +67,7 @@ class StoppedError(HeadscopeError):
 class _Outputs(NamedTuple):
     """What the models give for the texts; the *shown* model is the one with heads off, if any."""
 
-    told: Told
+    answer: Told
     rows: list[Row]  # The texts as the shown model reads them
     patterns: list[dict[str, Tensor]]  # Of the shown model: one for each text, by name of the head
 
@@ -112,10 +112,10 @@ class Answers:
         read_together = len(rows) < len(texts)
         shown_texts = [" / ".join(texts)] if read_together else texts
         laid_out = map(self._lay_out, shown_texts, outputs.rows, outputs.patterns)
-        sentence = said(outputs.told.lead, list(dict.fromkeys(off)), sets)
+        sentence = said(outputs.answer.lead, list(dict.fromkeys(off)), sets)
         return {
             "said": sentence._asdict(),
-            "answers": outputs.told.answers,
+            "answers": outputs.answer.answers,
             "texts": list(laid_out),
             "off": len(set(off)),
             "sets": len(sets.sets),
@@ -138,8 +138,8 @@ class Answers:
                 return states[torch.arange(len(last)), last][:, None]
 
         hidden, logits, patterns = self._run(batch, gates_of_rows, first_shown, rows, select)
-        told = self._told(batch, rows, hidden, logits, n_models)
-        return _Outputs(told, rows, patterns)
+        answer = self._told(batch, rows, hidden, logits, n_models)
+        return _Outputs(answer, rows, patterns)
 
     def _write_texts(self, rows: list[Row], gates: Tensor, target_ends: Ends) -> _Outputs:
         """Let up to three models write, and then every model read what the full model wrote.

@@ -59,18 +59,20 @@ def similarities(embedded: Tensor, n_heads: int) -> Told:
     cosines = cosine(embedded, embedded[:1])  # [models, texts]
     name = "embedding: cosine to the whole model's"
     if embedded.shape[1] == 1:
-        kept = cosines[:, 0].tolist()
+        cosines_of_text = cosines[:, 0].tolist()
         subject = "the embedding\u2019s cosine to the whole model\u2019s"
-        lead = Lead(whole=f"All {n_heads} heads are on", subject=subject, values=kept)
-        return Told([numbers(name, kept)], lead)
+        lead = Lead(
+            statement=f"All {n_heads} heads are on", subject=subject, values=cosines_of_text
+        )
+        return Told([numbers(name, cosines_of_text)], lead)
     similarity = cosine(embedded[:, 0], embedded[:, 1]).tolist()
     answers = [
         numbers("similarity of the two sentences", similarity),
         numbers(f"first {name}", cosines[:, 0].tolist()),
         numbers(f"second {name}", cosines[:, 1].tolist()),
     ]
-    whole = f"Similarity {_two_decimals(similarity[0])}"
-    return Told(answers, Lead(whole=whole, subject="similarity", values=similarity))
+    statement = f"Similarity {_two_decimals(similarity[0])}"
+    return Told(answers, Lead(statement=statement, subject="similarity", values=similarity))
 
 
 # --- a task head ----------------------------------------------------------------------------------
@@ -82,17 +84,17 @@ def classes(model: LoadedModel, logits: Tensor) -> Told:
     names = label_names(model)
     if outputs is not HeadOutputs.NUMBERS:
         shares = outputs.shares(logits)
-        told = ranked(shares, lambda i: visible(names.get(i, i)))
+        ranking = ranked(shares, lambda i: visible(names.get(i, i)))
         if outputs is HeadOutputs.LABELS:  # each label holds or not, whatever the others do
-            return told._replace(lead=told.lead._replace(after=""))
-        return told
+            return ranking._replace(lead=ranking.lead._replace(after=""))
+        return ranking
     columns = logits.T.tolist()
     only_one = len(columns) == 1  # of a cross-encoder, or a regression
     titles = ["score"] if only_one else [visible(names.get(i, i)) for i in range(len(columns))]
     answers = [numbers(title, values) for title, values in zip(titles, columns, strict=True)]
     first = columns[0]
-    whole = f"The model says: {titles[0]} {_two_decimals(first[0])}"
-    return Told(answers, Lead(whole=whole, subject=titles[0], values=first))
+    statement = f"The model says: {titles[0]} {_two_decimals(first[0])}"
+    return Told(answers, Lead(statement=statement, subject=titles[0], values=first))
 
 
 def masked_token(model: LoadedModel, logits: Tensor) -> Told:
@@ -116,16 +118,19 @@ def next_tokens(model: LoadedModel, logits: Tensor) -> Told:
     def name(token: int) -> str:
         return token_names(model, [token])[0]
 
-    told = []
+    answers: list[Answer] = []
+    leads: list[Lead] = []
     one_text = logits.shape[1] == 1
     for i in range(logits.shape[1]):
         says = "Likeliest next:" if one_text else "Likeliest after the first text:"
         shares = logits[:, i].softmax(dim=-1)
-        one = ranked(shares, name, _NEXT_TOKENS, says=says, in_sentence=_word)
+        ranking = ranked(shares, name, _NEXT_TOKENS, says=says, in_sentence=_word)
         prefix = "" if one_text else ("first: ", "second: ")[i]
-        answers = [{**answer, "name": f"{prefix}next {answer['name']}"} for answer in one.answers]
-        told.append(Told(answers, one.lead))
-    return Told([answer for one in told for answer in one.answers], told[0].lead)
+        answers += [
+            {**answer, "name": f"{prefix}next {answer['name']}"} for answer in ranking.answers
+        ]
+        leads.append(ranking.lead)
+    return Told(answers, leads[0])
 
 
 def tags(model: LoadedModel, logits: Tensor, row: Row) -> Told:
@@ -135,7 +140,7 @@ def tags(model: LoadedModel, logits: Tensor, row: Row) -> Told:
     shares = logits[:, content].softmax(dim=-1)  # [models, tokens, labels]
     chosen = shares.argmax(dim=-1)  # [models, tokens]
     changed = (chosen != chosen[:1]).sum(dim=1).tolist()
-    kept = shares.gather(2, chosen[:1, :, None].expand(len(shares), -1, -1))[..., 0]
+    full_tag_shares = shares.gather(2, chosen[:1, :, None].expand(len(shares), -1, -1))[..., 0]
 
     tokens = token_names(model, [row.ids[position] for position in content])
     full = [visible(names.get(i, i)) for i in chosen[0].tolist()]
@@ -149,14 +154,16 @@ def tags(model: LoadedModel, logits: Tensor, row: Row) -> Told:
         answer_of(
             "tags that change", "0", str(changed[off_model(len(changed))]), " to ".join(random)
         ),
-        numbers("probability of the whole model's tags, mean", kept.mean(dim=1).tolist()),
+        numbers(
+            "probability of the whole model's tags, mean", full_tag_shares.mean(dim=1).tolist()
+        ),
         *(answer_of(token, before, now, "") for token, before, now in telling[:_TAGS]),
     ]
     named = [f"{token} {before}" for token, before, _ in telling if before != usual][:_NAMED_TAGS]
-    whole = f"Tags: {', '.join(named)}" if named else f"Every token is tagged {usual}"
+    statement = f"Tags: {', '.join(named)}" if named else f"Every token is tagged {usual}"
     moved = [f"{token} {before} to {now}" for token, before, now in tagged if before != now]
     lead = Lead(
-        whole=whole,
+        statement=statement,
         subject=f"tags change ({', '.join(moved[:_NAMED_TAGS])})" if moved else "tags change",
         values=changed,
         counted=len(content),
@@ -200,7 +207,7 @@ def written_texts(
 
         writes = "it still writes" if off == full else f"it writes {_quoted(off)} in place of"
         lead = Lead(
-            whole=f"It writes {_quoted(full)}",
+            statement=f"It writes {_quoted(full)}",
             before=f"{writes} {_quoted(full)}, ",
             subject="whose tokens\u2019 mean probability",
             values=means,
@@ -208,7 +215,7 @@ def written_texts(
         leads.append(lead)
     first = leads[0]
     if len(leads) > 1:
-        first = first._replace(whole=f"For the first text it writes {_quoted(written[0][0])}")
+        first = first._replace(statement=f"For the first text it writes {_quoted(written[0][0])}")
     return Told(answers, first)
 
 
@@ -250,8 +257,8 @@ def ranked(
         likeliest_now = in_sentence(name(now))
         after = f", and the likeliest becomes {likeliest_now} ({_two_decimals(share)})"
     subject = in_sentence(name(first))
-    whole = f"{says} {subject} {_two_decimals(values[0])}"
-    return Told(answers, Lead(whole=whole, subject=subject, values=values, after=after))
+    statement = f"{says} {subject} {_two_decimals(values[0])}"
+    return Told(answers, Lead(statement=statement, subject=subject, values=values, after=after))
 
 
 def answer_of(name: str, full: str, off: str, random: str) -> Answer:

@@ -26,7 +26,7 @@ _SHOWN_DECIMALS = (2, 3)  # Decimals of a number: the fewest that tell what is c
 class Lead(NamedTuple):
     """The number that the sentence is about, and how the sentence calls it."""
 
-    whole: str  # What the model answers with all heads on: "The model says: negative 0.93"
+    statement: str  # What the model answers with all heads on: "The model says: negative 0.93"
     subject: str  # What the values are: "negative"
     values: Sequence[float]  # One for each model: the full one, heads off, random sets
     before: str = ""  # What is said first of the model without heads: "it writes x in place of y"
@@ -45,7 +45,7 @@ class Said(NamedTuple):
 def said(lead: Lead, off: Sequence[str], sets: RandomSets) -> Said:
     """Say what the model answers with these heads ``off``, and what random sets do."""
     if not off:
-        return Said(f"{lead.whole}. {INVITE}", "")
+        return Said(f"{lead.statement}. {INVITE}", "")
     full = lead.values[0]
     without = lead.values[1]
     random = lead.values[2:]

@@ -88,10 +88,10 @@ def _too_long(model: LoadedModel, text: str, second: Sequence[str] | None) -> st
     # Where the last token ends that fits beside the special tokens
     n_special = sum(encoding.special_tokens_mask) - n_behind
     spans = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
-    ends = [end for (_, end), special in spans if not special]
-    end = ends[max(0, most - n_special - 1)]
-    last = visible(text[max(0, end - _LAST_WORDS) : end].strip())
+    token_ends = [stop for (_, stop), special in spans if not special]
+    n_characters = token_ends[max(0, most - n_special - 1)]
+    last_words = visible(text[max(0, n_characters - _LAST_WORDS) : n_characters].strip())
     return (
-        f"The text has {length:,} tokens; {most} fit, which are {end:,} of its {len(text):,} "
-        f"characters, up to \u201c\u2026{last}\u201d."
+        f"The text has {length:,} tokens; {most} fit, which are {n_characters:,} of its "
+        f"{len(text):,} characters, up to \u201c\u2026{last_words}\u201d."
     )

@@ -18,7 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headscope.artefacts.saving import failure_with, whole_folder, write_model
+from headscope.artefacts.saving import (
+    failure_with,
+    megabytes_of_folder,
+    whole_folder,
+    write_model,
+)
 from headscope.artefacts.sentence_outputs import check_embeds
 from headscope.core.errors import ArtefactError
 from headscope.core.progress import Progress, progress_of_part
@@ -140,7 +145,8 @@ def keep(
         result = dataclasses.replace(result, saved=saved, speed=speed)
         card = model_card(result, loaded, sentences=opens_as_sentences)
         (path / CARD).write_text(card, encoding="utf-8")
-    return result
+        saved = dataclasses.replace(saved, megabytes=megabytes_of_folder(path))
+        return dataclasses.replace(result, saved=saved)
 
 
 def _reopened(path: Path, original: LoadedModel) -> LoadedModel:

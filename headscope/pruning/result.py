@@ -252,6 +252,7 @@ class SavedModel:
     #: Largest difference of any output to the measured model's, on all evaluation data.
     max_difference: float
     code: str = ""  # Python that opens the folder
+    megabytes: float | None = None  # Of all its files (1e6 bytes)
 
 
 @dataclass(frozen=True)

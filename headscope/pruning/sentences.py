@@ -123,10 +123,10 @@ def verdict(result: PruneResult) -> str:
 
 
 def _random_words(result: PruneResult, point: Point) -> str:
-    """Say what the metric is with as many random heads removed; nothing if not measured."""
+    """Say what the metric is with as many random heads removed, or that it was not measured."""
     random = random_beside(result, point)
     if random is None:
-        return ""
+        return "; random heads were not measured"
     return f"; random heads: {number(random.value.value, result.metric)}"
 
 

@@ -51,6 +51,7 @@ def _survivors_table(result: PruneResult, method: str, points: Sequence[RolesLef
         rows,
         f"Which kinds of heads are left ({method}; roles from {result.roles_from}; a head can "
         "have several)",
+        on=b.ASKED | b.PAGE,
     )
 
 

@@ -50,9 +50,9 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
         shares |= {round(point.fraction, 3) for point in curve.points}
     table = _shares_table(result, sorted(shares))
     if len(shares) > _FEW_SHARES:
-        yield table
+        yield replace(table, on=b.ASKED | b.PAGE)
     else:
-        yield replace(table, on=b.TERMINAL)
+        yield replace(table, on=b.ASKED)
         yield from b.behind([_points_table(result.metric, result.curves)])
     yield _chart(
         result,
@@ -75,7 +75,9 @@ def _shares_table(result: PruneResult, shares: Sequence[float]) -> b.Table:
         cells = [number(values.get(share), metric, short=True) for share in shown]
         rows.append([_short_name(curve), *cells])
     columns = ("chosen by", *(f"{share:.0%}" for share in shown))
-    title = f"{metric} by share of heads removed (random: mean of its draws)"
+    title = f"{metric} by share of heads removed"
+    if any(curve.method == "random" for curve in result.curves):
+        title += " (random: mean of its draws)"
     return b.text_table(columns, rows, title)
 
 

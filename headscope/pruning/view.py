@@ -38,7 +38,7 @@ from headscope.removal.metric_words import (
     with_interval,
 )
 from headscope.show import blocks as b
-from headscope.show.cells import frame_csv, model_line, to_csv
+from headscope.show.cells import frame_csv, model_line, size_in_words, to_csv
 from headscope.show.command_lines import was_given
 from headscope.show.folders import folder_files, names_of
 from headscope.show.metric_names import SHORT_NAMES
@@ -196,8 +196,8 @@ def _saved_lines(result: PruneResult) -> Iterator[b.Text]:
         outputs = f"no output differs by more than {saved.max_difference:.1e}"
     yield b.Text(
         visible(
-            f"Saved to {saved.folder}, its heads removed for real. Opened again, "
-            f"{SHORT_NAMES.get(metric, metric)} is {value}; {outputs}. To open it in Python:"
+            f"Saved to {saved.folder}{size_in_words(saved)}, its heads removed for real. Opened "
+            f"again, {SHORT_NAMES.get(metric, metric)} is {value}; {outputs}. To open it in Python:"
         )
     )
     yield b.Text(saved.code, "code", b.TERMINAL)

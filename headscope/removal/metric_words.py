@@ -75,8 +75,9 @@ def span(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
 def with_interval(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
     """Write a metric with its interval: ``82.03 [79.79, 84.20]``, or ``82.03 [no interval]``."""
     value = number(estimate.value, metric, signed=signed)
-    ends = span(estimate, metric, signed=signed)
-    return f"{value} {ends}" if estimate.interval is not None else f"{value} [{ends}]"
+    if estimate.interval is None:
+        return f"{value} [no interval]"
+    return f"{value} {span(estimate, metric, signed=signed)}"
 
 
 def amount(value: float, metric: str) -> str:

@@ -15,6 +15,11 @@ less than 2.5%; the margin is for rounds that resemble each other. ``tests/bench
 how often either end is wrong, on machines of several kinds. What lasts longer than all rounds (a
 machine that is slow for minutes) no run can see.
 
+Nor is the ratio the same at every pace: another program takes more from the model with more threads
+or with more memory to read. So ratios of different rounds are compared only where the whole model
+itself took as long in them (``shrinking/result.py``), and models between which is to be decided
+take turns with each other (:func:`timed_together`).
+
 A large model takes seconds for a round. It has fewer rounds, one for each part at least: a round of
 seconds is a mean over as much of the machine's pace as many rounds of a small model.
 """
@@ -35,18 +40,19 @@ from torch import Tensor
 
 from headscope.artefacts.runtime_files import RuntimeFile
 from headscope.core.accumulator import Array
+from headscope.core.competitors import Competitors
 from headscope.core.progress import Progress, silent
 from headscope.core.rounding import EPS
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.implementation import own_implementation, use_implementation
 from headscope.models.run.loaded import LoadedModel
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 PARTS = 12  # Consecutive parts of the rounds, whose medians the interval spans
 ENOUGH = PARTS  # Rounds that an interval needs
 FEWEST = 5 * PARTS  # Rounds at least, unless they take longer than _LONGEST
 _MOST = 2  # Rounds at most, as a multiple of the fewest
-_BATCHES = 3  # Batches that each model runs in a round
+_BATCHES = 3  # Batches that each model runs in a round, and texts that it runs one at a time
 _SECONDS = 15.0  # After which no further round is started, if there are the fewest
 _LONGEST = 60.0  # Seconds after which none is started, if there is one for each part
 #: Seconds of a pass whose cost does not depend on what the processor's caches hold before it.
@@ -64,11 +70,30 @@ class Times(NamedTuple):
 
     speed: Estimate  # How many times as fast as the whole model in torch, over rounds
     ms: Estimate  # Milliseconds a text, at the machine's pace during these rounds
-    ms_of_whole: Estimate  # Milliseconds a text of the whole model
+    ms_of_whole: Estimate  # Milliseconds a text of the whole model in these very rounds
+    with_tokenising: Estimate = UNKNOWN  # ``speed`` where both have to tokenise the texts first
+    one_text: Estimate = UNKNOWN  # ``speed`` with one text at a time
+    competitors: float | None = None  # Cores that other programs used meanwhile
 
     def of_whole(self) -> Times:
         """Return the times of the whole model itself."""
-        return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
+        return self._replace(
+            speed=Estimate(1.0),
+            ms=self.ms_of_whole,
+            with_tokenising=Estimate(1.0),
+            one_text=Estimate(1.0),
+        )
+
+
+class TimedTogether(NamedTuple):
+    """Models that took turns with the whole one and with each other."""
+
+    times: tuple[Times, ...]  # Of each
+    seconds: Array  # (rounds, models)
+
+    def lead(self, first: int, second: int) -> Estimate:
+        """Return how many times as fast the first of two models is as the second."""
+        return median_interval(self.seconds[:, second] / self.seconds[:, first])
 
 
 def times(
@@ -79,33 +104,49 @@ def times(
     longer: int = 1,
     tell: Progress = silent,
 ) -> Times:
-    """Time a model in turns with the whole one, each on batches of its own tokens.
+    """Time a model in turns with the whole one; without ``cut`` the whole model runs alone."""
+    cuts = [] if cut is None else [cut]
+    together = timed_together(full_model, cuts, batch_size=batch_size, longer=longer, tell=tell)
+    return together.times[-1]
+
+
+def timed_together(
+    full_model: TimedModel,
+    cuts: Sequence[TimedModel],
+    *,
+    batch_size: int,
+    longer: int = 1,
+    tell: Progress = silent,
+) -> TimedTogether:
+    """Time models in turns with the whole one, each on batches of its own tokens.
 
     Each runs as a user would run it: without gradients, with transformers' own attention (SDPA, or
     eager for a family that has nothing else), the pooling included, as it is in an exported graph.
-    Without ``cut`` the whole model runs alone; ``longer`` multiplies the rounds. ``tell`` gets how
-    many of the fewest rounds are done.
+    Besides its batches each runs some of their texts alone, and the tokenizer takes its turn, too.
+    Without ``cuts`` the whole model runs alone, and stands for itself; ``longer`` multiplies the
+    rounds. ``tell`` gets how many of the fewest rounds are done.
     """
-    # The same texts for both, each model with its own tokens.
-    timed = [full_model] if cut is None else [full_model, cut]
+    # The same texts for all, each model with its own tokens.
     _, _, full_rows = full_model
     batches_of_texts = typical_batches(full_rows, batch_size)
-    n_texts = sum(len(texts) for texts in batches_of_texts)
+    single_texts = [[texts[len(texts) // 2]] for texts in batches_of_texts]
+    all_texts = [*batches_of_texts, *single_texts]
 
     # Prepare every pass, and run them in turns.
-    runs: list[list[Pass]] = []  # By model and batch
+    fewest = longer * FEWEST
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
-        for model, served, rows in timed:
+        runs: list[list[Pass]] = []  # By model and batch
+        for timed_model in (full_model, *cuts):
+            _, served, _ = timed_model
             if isinstance(served, LoadedModel):
                 implementation = own_implementation(served.network)
                 stack.enter_context(use_implementation(served.network, implementation))
-            passes: list[Pass] = []
-            for texts in batches_of_texts:
-                batch = padded([rows[text] for text in texts], model.pad_id, model.device)
-                passes.append(partial(_run_batch, served, batch))
-            runs.append(passes)
-        fewest = longer * FEWEST
+            runs.append(_passes(timed_model, all_texts))
+        tokenising = _tokenising(full_model, all_texts)
+        if tokenising:
+            runs.append(tokenising)
+        competitors = Competitors()
         seconds = timed_in_turns(
             runs,
             fewest=fewest,
@@ -114,16 +155,78 @@ def times(
             longest=longer * _LONGEST,
             tell=tell,
         )
+        cores = competitors.cores()
 
     # Compare the models round by round.
-    by_round = seconds.sum(axis=2)  # (rounds, models)
-    whole_seconds = by_round[:, 0]
-    cut_seconds = by_round[:, -1]  # without a cut model those of the whole one again
+    n_batches = len(batches_of_texts)
+    n_texts = sum(len(texts) for texts in batches_of_texts)
+    compared = list(range(1, 1 + len(cuts))) or [0]
+    in_batches = seconds[:, :, :n_batches].sum(axis=2)  # (rounds, models)
+    text_by_text = seconds[:, :, n_batches:].sum(axis=2)
+    tokeniser_seconds = in_batches[:, -1] if tokenising else None
+    all_times = tuple(
+        _compared(
+            in_batches[:, [0, index]],
+            text_by_text[:, [0, index]],
+            tokeniser_seconds=tokeniser_seconds,
+            n_texts=n_texts,
+            competitors=cores,
+        )
+        for index in compared
+    )
+    return TimedTogether(all_times, in_batches[:, compared])
+
+
+def _compared(
+    in_batches: Array,
+    text_by_text: Array,
+    *,
+    tokeniser_seconds: Array | None,
+    n_texts: int,
+    competitors: float | None,
+) -> Times:
+    """Compare a model with the whole one; both arrays are their seconds, (rounds, 2)."""
+    whole_seconds, cut_seconds = in_batches.T
+    with_tokenising = UNKNOWN
+    if tokeniser_seconds is not None:
+        with_tokenising = median_interval(
+            (whole_seconds + tokeniser_seconds) / (cut_seconds + tokeniser_seconds)
+        )
     return Times(
         speed=median_interval(whole_seconds / cut_seconds),
         ms=median_interval(1e3 * cut_seconds / n_texts),
         ms_of_whole=median_interval(1e3 * whole_seconds / n_texts),
+        with_tokenising=with_tokenising,
+        one_text=median_interval(text_by_text[:, 0] / text_by_text[:, 1]),
+        competitors=competitors,
     )
+
+
+def _passes(timed_model: TimedModel, batches_of_texts: Sequence[Sequence[int]]) -> list[Pass]:
+    """Return what runs a model over each batch of texts."""
+    model, served, rows = timed_model
+    passes: list[Pass] = []
+    for texts in batches_of_texts:
+        batch = padded([rows[text] for text in texts], model.pad_id, model.device)
+        passes.append(partial(_run_batch, served, batch))
+    return passes
+
+
+def _tokenising(full_model: TimedModel, batches_of_texts: Sequence[Sequence[int]]) -> list[Pass]:
+    """Return what tokenises each batch of texts; empty without a tokenizer.
+
+    The texts are what the tokens spell: what was read may be pairs, windows or answers.
+    """
+    model, _, rows = full_model
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        return []
+    passes: list[Pass] = []
+    for texts in batches_of_texts:
+        ids = [list(rows[text].ids) for text in texts]
+        spelled = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        passes.append(partial(tokenizer, spelled, verbose=False))
+    return passes
 
 
 def timed_in_turns(

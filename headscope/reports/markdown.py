@@ -33,7 +33,7 @@ def model_title(report: ReportResult) -> str:
     name = str(report.provenance["model"]["id"])
     if name == "demo":
         return "all-MiniLM-L6-v2 (demo)"
-    is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
+    is_folder = name.startswith((".", "/", "~"))
     return visible(model_name(report) if is_folder else name)
 
 

@@ -42,6 +42,8 @@ _NO_SETTINGS = {
     "folder",
     "save",
 }
+#: A model with more heads has those parts left out that run it several times for each head.
+MANY_HEADS = 200
 #: A model's name or folder, and the options that it is opened with.
 Source = tuple[str, Mapping[str, Any]]
 
@@ -65,7 +67,30 @@ class SectionRun:
     def arguments(self, name: str) -> dict[str, Any]:
         """Return the settings of a section that its function does not have by default."""
         arguments: dict[str, Any] = {"seed": self.seed} if "seed" in _parameters(name) else {}
-        return {**arguments, **_options(name).report_defaults(), **self.settings.get(name, {})}
+        return {**arguments, **self._defaults(name), **self.settings.get(name, {})}
+
+    def _defaults(self, name: str) -> dict[str, Any]:
+        """Return the defaults of a section that differ in a report of this model."""
+        kind = _options(name)
+        defaults = dict(kind.report_defaults())
+        if self.n_heads > MANY_HEADS:
+            defaults |= dict.fromkeys(kind.too_long_in_report, False)
+        return defaults
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads of the model in all layers."""
+        return sum(site.n_heads for site in self.loaded.sites)
+
+    def left_out(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield which parts of a section this model is too large for, and how to have them."""
+        for option, what in _options(name).too_long_in_report.items():
+            if self.n_heads > MANY_HEADS and option not in self.settings.get(name, {}):
+                yield (
+                    f"{name}: {what}",
+                    f"it would take very long with {self.n_heads} heads; {option} = true under "
+                    f"[{name}] in the config file asks for it.",
+                )
 
     def changed(self, name: str) -> dict[str, Any]:
         """Return the settings that differ from a report's defaults, as plain values.
@@ -75,7 +100,7 @@ class SectionRun:
         defaults: dict[str, Any] = {
             key: parameter.default for key, parameter in _parameters(name).items()
         }
-        defaults |= _options(name).report_defaults()
+        defaults |= self._defaults(name)
         changed: dict[str, Any] = {}
         for key, value in self.arguments(name).items():
             if isinstance(value, ThresholdSet):
@@ -144,6 +169,7 @@ def run_sections(names: Iterable[str], run: SectionRun) -> SectionResults:
             try:
                 with _model_in(arguments.get("dtype"), run) as (model, loading):
                     results[name] = COMMANDS[name].function(model, **loading, **arguments)
+                left_out |= dict(run.left_out(name))
             except UnsupportedModelError as error:
                 left_out[name] = str(error)
             except CheckFailedError as error:

@@ -115,6 +115,9 @@ class ModelOptions:
     examples: ClassVar[tuple[str, ...]] = ()  # At the end of the command's help
     flags: ClassVar[type | None] = None  # A dataclass of options that only the command line has
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report
+    #: Parts that a report leaves out of a model with many heads, unless they are asked for: by
+    #: the names of their switches, what they measure.
+    too_long_in_report: ClassVar[dict[str, str]] = {}
     #: Memory that a run holds beside its model, without a second one (:data:`SECOND_MODEL`).
     held: ClassVar[Held] = Held(0.6, 250.0)
     #: How long steps take, in seconds on the demo: which share of a run is left is told by these.

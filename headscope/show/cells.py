@@ -68,8 +68,13 @@ def model_line(result: Any, heads: int | None = None) -> Text:
 
 def model_name(result: Any) -> str:
     """Return the last part of the model's path or id; of the demo, what it is."""
-    name = str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+    name = last_part(result.provenance["model"]["id"])
     return "all-MiniLM-L6-v2" if name == "demo" else name
+
+
+def last_part(name: object) -> str:
+    """Return a path's or an id's last part: titles have no folders."""
+    return str(name).rstrip("/").rpartition("/")[2]
 
 
 def frame_csv(frame: pandas.DataFrame) -> str:
@@ -137,8 +142,15 @@ def interval_text(interval: Sequence[float] | None, form: int | Callable[[float]
     """
     if interval is None:
         return "-"
-    low, high = (decimal(end, form) if isinstance(form, int) else form(end) for end in interval)
-    return f"[{low}, {high}]"
+    low, high = interval
+    if isinstance(form, int):
+        return f"[{decimal(low, form)}, {decimal(high, form)}]"
+    return f"[{form(low)}, {form(high)}]"
+
+
+def size_in_words(saved: Any) -> str:
+    """Say how large a saved folder is, `` (48.2 MB)``; nothing where that is not known."""
+    return "" if saved.megabytes is None else f" ({saved.megabytes:.1f} MB)"
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

@@ -12,10 +12,11 @@ speed. :meth:`Bench.distance` is for choosing: a mean loss on calibration text.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -24,7 +25,14 @@ from headscope.artefacts.runtime_files import RuntimeFile
 from headscope.data.token_rows import padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.products import fast_products
-from headscope.removal.times import Times, length_batches, times, typical_batches
+from headscope.removal.times import (
+    TimedTogether,
+    Times,
+    length_batches,
+    timed_together,
+    times,
+    typical_batches,
+)
 from headscope.shrinking.distil import Lesson
 from headscope.shrinking.elsewhere import OtherText, as_model
 from headscope.shrinking.layers import layers_of
@@ -46,6 +54,11 @@ RUINED = 0.05
 #: A form whose outputs depend on the batch is measured in so many orders of the texts.
 ORDERS = 5
 ALONE = 8  # Texts of each batch that are also read alone, to see whether outputs depend on it
+
+
+def timed_fields(times: Times) -> dict[str, Any]:
+    """Return the fields of a :class:`MeasuredModel` that times fill: they have the same names."""
+    return times._asdict()
 
 
 class Measurement(NamedTuple):
@@ -214,6 +227,13 @@ class Bench:
         smaller = None if served is self.full_model else (model, served, rows)
         return times(full, smaller, batch_size=self.batch_size, longer=longer)
 
+    def times_together(self, served_forms: Sequence[Served]) -> TimedTogether:
+        """Time forms of the whole model in turns with torch and with each other."""
+        rows = self.task.rows
+        full = (self.full_model, self.full_model, rows)
+        forms = [(self.full_model, served, rows) for served in served_forms]
+        return timed_together(full, forms, batch_size=self.batch_size)
+
     # --- all of it ------------------------------------------------------------------------------
 
     def measured(
@@ -245,9 +265,8 @@ class Bench:
             runtime=form.runtime,
             precision=form.precision,
             megabytes=files.megabytes(form),
-            ms=times.ms,
-            speed=times.speed,
             value=measurement.value,
+            **timed_fields(times),
             change=change,
             most_lost=most_lost,
             metrics=measurement.metrics,

@@ -19,11 +19,12 @@ from collections.abc import Sequence
 
 from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel
+from headscope.removal.times import Times
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.layers import longest_stack
 from headscope.shrinking.making import Maker
 from headscope.shrinking.neurons import rounded_up, width_of
-from headscope.shrinking.result import MeasuredModel, Target, Training
+from headscope.shrinking.result import MOVED, MeasuredModel, Target, Training, unsteady
 from headscope.shrinking.serving import TORCH, Files, Form
 from headscope.shrinking.sizes import Shape, largest_that_reaches
 from headscope.shrinking.whole_model import WholeModel
@@ -81,6 +82,7 @@ class Ladder:
         self.whole.measure(self._runtimes)
         if self._target is not None:
             self._reach(self._target)
+            self._need_steady_pace(self._target)
         elif self._max_drop is not None:
             self._keep_to_the_drop()
         else:
@@ -95,6 +97,15 @@ class Ladder:
             self._take_whole_that_reaches(form)
         else:
             self._make_smaller(target)
+
+    def _need_steady_pace(self, target: Target) -> None:
+        """Take back that a target in time is reached where the machine did not keep its pace."""
+        why = unsteady(self.models)
+        if self.reached and target.name != "mb" and why:
+            self.reached = False
+            self.stopped = (
+                f"{self.stopped.removesuffix('.')}; but {why}. Run it again when nothing else runs."
+            )
 
     def _take_whole_that_reaches(self, form: Form) -> None:
         """Choose the whole model in one form, and test what it loses.
@@ -155,17 +166,26 @@ class Ladder:
     def _measured(self, files: Files, form: Form, training: Training | None) -> MeasuredModel:
         """Measure a smaller model.
 
-        It is timed anew, for longer, if its median reaches the target but not its interval.
+        It is timed anew, for longer, if its median reaches the target but not its interval, or if
+        something else slowed torch beside it.
         """
         self._tell("smaller model", 0, 1)
         served = files.served(form)
         times = self._bench.times(files.model, served)
         target = self._target
-        if target is not None and target.missed_by_interval(times.speed, times.ms):
+        missed = target is not None and target.missed_by_interval(times.speed, times.ms)
+        if missed or self._is_disturbed(times):
             times = self._bench.times(files.model, served, longer=2)
         model = self._bench.measured(files, form, times, training)
         self._smaller.append(model)
         return model
+
+    def _is_disturbed(self, times: Times) -> bool:
+        """Whether torch took longer beside a model than beside any form of the whole one."""
+        paces = [model.ms_of_whole.value for model in self.whole.models if not model.is_whole]
+        known = [pace for pace in paces if pace is not None]
+        pace = times.ms_of_whole.value
+        return bool(known) and pace is not None and pace > MOVED * min(known)
 
     # --- the smallest model within max_drop -----------------------------------------------------
 

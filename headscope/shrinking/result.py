@@ -7,15 +7,21 @@ first; :class:`ShrinkResult` at the end holds all of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.stats.effects import estimated_columns
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
     import pandas
+
+
+#: The whole model may take so many times as long while one form is timed as while another is;
+#: beyond that, no speed of the run is confirmed.
+MOVED = 1.10
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,11 @@ class MeasuredModel:
     training: Training | None = None
     #: Only of a form whose outputs depend on the batch; value and change are then over all orders
     batch_effect: BatchEffect | None = None
+    #: Milliseconds a text of the whole model in torch, in the rounds in which this one was timed
+    ms_of_whole: Estimate = UNKNOWN
+    with_tokenising: Estimate = UNKNOWN  # ``speed`` where both tokenise the texts first
+    one_text: Estimate = UNKNOWN  # ``speed`` with one text at a time
+    competitors: float | None = None  # Cores that other programs used while it was timed
 
     @property
     def form(self) -> str:
@@ -156,6 +167,35 @@ class MeasuredModel:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """The two fastest forms of the whole model, timed in turns with each other."""
+
+    first: str
+    second: str
+    speed: Estimate  # How many times as fast the first is as the second
+
+    @property
+    def known(self) -> bool:
+        """Whether the first is faster by more than the interval's width."""
+        return self.speed.low is not None and self.speed.low > 1
+
+
+def unsteady(models: Sequence[MeasuredModel]) -> str:
+    """Say that the machine's pace changed between models; empty where it did not, or none knows.
+
+    The sign is torch's own time: it is the same model in every pair.
+    """
+    paces = [model.ms_of_whole.value for model in models if not model.is_whole]
+    known = [pace for pace in paces if pace is not None]
+    if not known or max(known) <= MOVED * min(known):
+        return ""
+    return (
+        f"torch itself took {min(known):.2f} to {max(known):.2f} ms a text while others were timed "
+        "beside it: something else used the machine for a part of the run, so no speed is confirmed"
+    )
+
+
+@dataclass(frozen=True)
 class Saved:
     """A folder that was written and opened again."""
 
@@ -164,6 +204,7 @@ class Saved:
     measured: float  # The metric of that file, opened from the folder
     opens: str  # What opens ``model.safetensors``
     code: str = ""  # Python that opens that file
+    megabytes: float | None = None  # Of all files of the folder (1e6 bytes)
 
 
 @dataclass(frozen=True)
@@ -193,6 +234,8 @@ class ShrinkResult:
     saved: Saved | None = None
     checked: str = ""  # The folder that was checked; empty where none was
     warnings: tuple[str, ...] = ()
+    lead: Lead | None = None  # None with fewer than two forms besides torch
+    cores: int = 0  # Of the machine; 0 in results of older versions
 
     @property
     def whole(self) -> MeasuredModel:
@@ -205,6 +248,11 @@ class ShrinkResult:
         if not self.checked or self.reached:
             return None
         return f"{self.checked} falls short: {self.stopped}"
+
+    @property
+    def unsteady(self) -> str:
+        """Why no speed is confirmed: a clause; empty where the machine kept its pace."""
+        return unsteady(self.models)
 
     @property
     def best(self) -> MeasuredModel | None:
@@ -224,7 +272,10 @@ class ShrinkResult:
                     "precision": model.precision,
                     "megabytes": model.megabytes,
                     **estimated_columns("ms", model.ms),
+                    **estimated_columns("ms_of_whole", model.ms_of_whole),
                     **estimated_columns("speed", model.speed),
+                    **estimated_columns("with_tokenising", model.with_tokenising),
+                    **estimated_columns("one_text", model.one_text),
                     **estimated_columns(self.metric, model.value),
                     **estimated_columns("change", model.change),
                     **{f"nearness {other.text}": other.nearness.value for other in model.elsewhere},

@@ -6,6 +6,7 @@ whole one; the ``Ladder`` makes ever smaller ones until one is good enough.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +100,6 @@ def _read(options: ShrinkOptions, loaded: LoadedModel) -> Texts:
         limit=options.limit,
         seed=options.seed,
         trains=makes_smaller,
-        distils=makes_smaller and options.minutes > 0,
         calibrates=options.check_folder is None,
         reads_pairs=gives_one_score(loaded),
     )
@@ -178,6 +178,7 @@ def _climbed(bench: Bench, options: ShrinkOptions, validation: ValidationSummary
             validation,
             models=ladder.models,
             refused=tuple(ladder.whole.refused),
+            lead=ladder.whole.lead,
             chosen=ladder.chosen,
             reached=ladder.reached,
             stopped=ladder.stopped,
@@ -222,6 +223,7 @@ def _result(
     names = texts.names
     if not names and texts.training.name:
         names = (texts.training.name,)
+    is_trained = any(model.training is not None for model in measured["models"])
     return ShrinkResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -235,12 +237,18 @@ def _result(
         data=task.data.name,
         batch_size=bench.batch_size,
         threads=torch.get_num_threads(),
+        cores=os.cpu_count() or 0,
         target=options.target,
         max_drop=options.max_drop,
         text=names,
         sentences=len(texts.training),
         dropped=texts.dropped,
-        warnings=(*texts.warnings, *task.notes, *_remarks(bench)),
+        warnings=(
+            *texts.warnings,
+            *(texts.training_warnings() if is_trained else ()),
+            *task.notes,
+            *_remarks(bench),
+        ),
         **measured,
     )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from headscope.artefacts.onnx_graph import check_exportable
-from headscope.artefacts.saving import whole_folder, write_model
+from headscope.artefacts.saving import megabytes_of_folder, whole_folder, write_model
 from headscope.artefacts.sentence_outputs import check_embeds
 from headscope.core.disk import need_room, writing
 from headscope.core.errors import ArtefactError, InputError
@@ -112,7 +112,8 @@ def save(
         card, picture = model_card(result, full_model, sentences=sentences)
         (temporary / CARD).write_text(card, encoding="utf-8")
         (temporary / "shrink.png").write_bytes(picture)
-    return result
+        saved = dataclasses.replace(saved, megabytes=megabytes_of_folder(temporary))
+        return dataclasses.replace(result, saved=saved)
 
 
 def _copy_graph(source: Path, target: Path) -> None:

@@ -40,6 +40,7 @@ from headscope.artefacts.runtime_files import (
     RuntimeFile,
     without_telemetry,
 )
+from headscope.artefacts.saving import bytes_of_weights
 from headscope.core.disk import writing
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
 from headscope.data.token_rows import Padded
@@ -183,9 +184,9 @@ class Files:
         return self._open[form]
 
     def megabytes(self, form: Form) -> float:
-        """Return the size of a form's file in megabytes (1e6 bytes); for torch of the weights."""
+        """Return the size of a form's file in megabytes (1e6 bytes); of torch's as it is saved."""
         if form == TORCH:
-            return megabytes_of(self.model)
+            return bytes_of_weights(self.model) / 1e6
         return sum(file.stat().st_size for file in files_of_graph(self.path(form))) / 1e6
 
     def release(self) -> None:
@@ -199,7 +200,10 @@ class Files:
 
 
 def megabytes_of(loaded: LoadedModel) -> float:
-    """Return the size of a model's parameters in megabytes (1e6 bytes); tied ones count once."""
+    """Return the size of a model's parameters in memory, in megabytes (1e6 bytes); tied ones once.
+
+    So large is the file of a model that was trained, whose weights float16 does not hold.
+    """
     parameters = loaded.network.parameters()
     return float(sum(p.numel() * p.element_size() for p in parameters)) / 1e6
 

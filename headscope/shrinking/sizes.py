@@ -21,7 +21,7 @@ from headscope.shrinking.bench import Bench
 from headscope.shrinking.layers import first_layers, longest_stack, smaller_counts
 from headscope.shrinking.neurons import MULTIPLE, first_neurons, rounded_up, width_of
 from headscope.shrinking.result import Target
-from headscope.shrinking.serving import Form
+from headscope.shrinking.serving import TORCH, Form, megabytes_of
 
 NARROWEST = 1 / 2  # Share of its neurons that a layer keeps at least; before that a layer goes
 #: How much faster a model becomes at most with half of its neurons: feed-forward networks are
@@ -143,10 +143,13 @@ def _cost(bench: Bench, model: LoadedModel, form: Form, target: Target) -> Cost:
     files = bench.files(model, n_texts=TIMED)
     served = files.served(form)
     if target.name == "mb":
-        megabytes = files.megabytes(form)
+        # Training it takes its weights out of float16, in which a file would be half as large.
+        megabytes = megabytes_of(model) if form == TORCH else files.megabytes(form)
         cost = Cost(megabytes, f"{megabytes:.1f} MB")
     else:
-        speed, ms, _ = bench.times(model, served)
+        times = bench.times(model, served)
+        speed = times.speed
+        ms = times.ms
         if target.name == "ms":
             most_ms = math.inf if ms.high is None else ms.high
             cost = Cost(most_ms, f"{ranged(ms, 2)} ms a text")

@@ -55,6 +55,16 @@ class Texts:
     _rows: list[Row] | None = None  # Of the training text; None before it is tokenised
     _other_rows: list[Row] | None = None  # Of the text of another kind
 
+    def training_warnings(self) -> tuple[str, ...]:
+        """Warn that a model which was trained has seen few sentences."""
+        n = len(self.training)
+        if n >= FEW:
+            return ()
+        return (
+            f"Only {n:,} sentences to train on: give some thousand of the kind that the model will "
+            "read (--text), without labels.",
+        )
+
     def evaluation_task(self, model: LoadedModel) -> Task:
         """Tokenise the evaluation data."""
         return make_task(self.task, self.evaluation, model, seed=self.seed, limit=self.limit)
@@ -132,7 +142,6 @@ def read_all(
     limit: int | None,
     seed: int,
     trains: bool,
-    distils: bool,
     calibrates: bool = True,
     reads_pairs: bool = False,
 ) -> Texts:
@@ -151,8 +160,6 @@ def read_all(
         Of what is drawn.
     trains : bool
         Whether a smaller model is to be made.
-    distils : bool
-        Whether it is trained, for some minutes.
     calibrates : bool
         Whether any model is made: a folder that is only checked needs no training text.
     reads_pairs : bool
@@ -181,7 +188,7 @@ def read_all(
             f"{training.name} holds nothing but sentences of the evaluation data, on which nothing "
             "may be trained or calibrated; give other text."
         )
-    training, warnings = _drawn_training(apart.examples, plain=plain, distils=distils, seed=seed)
+    training, warnings = _drawn_training(apart.examples, plain=plain, seed=seed)
 
     return Texts(
         task=task,
@@ -237,9 +244,7 @@ def _training(
     return files[0] if files else evaluation
 
 
-def _drawn_training(
-    training: Examples, *, plain: bool, distils: bool, seed: int
-) -> tuple[Examples, list[str]]:
+def _drawn_training(training: Examples, *, plain: bool, seed: int) -> tuple[Examples, list[str]]:
     """Draw sentences of a training text that is too long; returns warnings about its length too."""
     warnings: list[str] = []
     if plain and len(training) > MOST_TRAINING:
@@ -248,11 +253,6 @@ def _drawn_training(
             "for training, chosen at random."
         )
         training = training.draw(MOST_TRAINING, seed)
-    if distils and len(training) < FEW:
-        warnings.append(
-            f"Only {len(training):,} sentences to train on: give some thousand of the kind that "
-            "the model will read (--text), without labels."
-        )
     return training, warnings
 
 

@@ -15,13 +15,14 @@ from typing import Any
 from headscope.core.heads import layer_name
 from headscope.removal.metric_words import amount, change_words, number
 from headscope.show import blocks as b
-from headscope.show.cells import joined, model_line, plural
+from headscope.show.cells import joined, last_part, model_line, plural, size_in_words
 from headscope.show.command_lines import was_given
 from headscope.show.metric_names import SHORT_NAMES
 from headscope.show.view import next_step, view
 from headscope.shrinking.result import BatchEffect, MeasuredModel, ShrinkResult
 from headscope.stats.estimate import FEWEST_TESTED
 
+_NOTICEABLE = 0.25  # Cores that other programs use, from which speeds come with a warning
 _COLOURS = {"torch": b.BLACK, "onnxruntime": b.ORANGE, "openvino": b.BLUE}
 
 
@@ -125,7 +126,7 @@ def _words_elsewhere(model: MeasuredModel) -> str:
             text += (
                 f", and {compared.neighbours.value:.0%} of the ten nearest neighbours are the same"
             )
-        clauses.append(f"on {compared.text} {text}")
+        clauses.append(f"on {last_part(compared.text)} {text}")
     elsewhere = f"; {joined(clauses)}" if clauses else ""
     depends = "" if model.batch_effect is None else "; its outputs depend on the batch"
     return elsewhere + depends
@@ -146,8 +147,13 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     failed = result.best is not None and not result.reached
     yield b.Text(answer(result), "failed" if failed else "lead")
     yield b.Text(result.stopped)
+    yield b.Text(_lead(result))
+    if result.unsteady:
+        yield b.Text(f"{result.unsteady[0].upper()}{result.unsteady[1:]}.", "warning")
+    yield b.Text(_disturbance(result), "warning")
     yield _table(result)
     yield picture(result)
+    yield from _speeds(result)
     yield b.Text(_other_metrics(result))
     yield from _elsewhere(result)
     yield b.Text(" ".join(_how(result)), "control")
@@ -158,18 +164,55 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
             yield _batch_text(result, model, model.batch_effect)
     for warning in result.warnings:
         yield b.Text(warning, "warning")
-    if result.saved is not None:
+    saved = result.saved
+    if saved is not None:
         yield b.Text(
-            f"Saved in {result.saved.folder}: opened again, {result.saved.file} has "
-            f"{number(result.saved.measured, result.metric)}. To open it in Python:"
+            f"Saved in {saved.folder}{size_in_words(saved)}: opened again, {saved.file} has "
+            f"{number(saved.measured, result.metric)}. To open it in Python:"
         )
-        yield b.Text(result.saved.code, "code", b.TERMINAL)
+        yield b.Text(saved.code, "code", b.TERMINAL)
     yield b.Text(model_line(result).plain, "soft", b.TERMINAL)
     if result.best is None:
         text = "" if was_given(result.provenance.get("command", ""), "text") else " --text TEXT"
         yield next_step(
             result, "narrower or fewer layers, distilled:", f"shrink {{}} --speed 6{text}"
         )
+
+
+def _lead(result: ShrinkResult) -> str:
+    """Say which of the two fastest forms is faster; empty where there are no two."""
+    lead = result.lead
+    if lead is None or lead.speed.value is None:
+        return ""
+    how_many = f"{lead.speed.value:.2f}"
+    if lead.speed.interval is not None:
+        how_many += " [{:.2f}, {:.2f}]".format(*lead.speed.interval)
+    if lead.known and not result.unsteady:
+        return (
+            f"In turns with each other, {lead.first} is {how_many} times as fast as {lead.second}."
+        )
+    return (
+        f"Which is faster, {lead.first} or {lead.second}, this run cannot tell: in turns with each "
+        f"other, the first is {how_many} times as fast as the second."
+    )
+
+
+def _competitors(result: ShrinkResult) -> float | None:
+    """Return how many cores other programs used while one model was timed, at most."""
+    known = [model.competitors for model in result.models if model.competitors is not None]
+    return max(known, default=None)
+
+
+def _disturbance(result: ShrinkResult) -> str:
+    """Warn of other programs; empty where they used little of the machine."""
+    competitors = _competitors(result)
+    if competitors is None or competitors < _NOTICEABLE:
+        return ""
+    return (
+        f"Other programs used up to {competitors:.1f} of {result.cores} cores while models were "
+        "timed. Torch suffers more from that than other runtimes do, so that speeds come out too "
+        "high; run it again when nothing else runs."
+    )
 
 
 def _batch_text(result: ShrinkResult, model: MeasuredModel, effect: BatchEffect) -> b.Text:
@@ -206,6 +249,21 @@ def _table(result: ShrinkResult) -> b.Table:
         ("change (95%)", "change", digits),
     ]
     return b.Table(columns, result.models)
+
+
+def _speeds(result: ShrinkResult) -> Iterator[b.Table]:
+    """Show what stands behind each speed, and speeds under other conditions."""
+    if all(model.ms_of_whole.value is None for model in result.models):  # of an older version
+        return
+    columns: list[b.Column] = [
+        ("model", _short(result), str),
+        ("served by", "form", str),
+        ("times as fast", lambda model: model.speed.value, 2),
+        ("with tokenising", lambda model: model.with_tokenising.value, 2),
+        ("one text at a time", lambda model: model.one_text.value, 2),
+        ("torch beside it, ms a text", lambda model: model.ms_of_whole.value, 2),
+    ]
+    yield b.Table(columns, result.models, "How many times as fast as torch, in turns with it")
 
 
 def _other_metrics(result: ShrinkResult) -> str:
@@ -296,6 +354,12 @@ def _how(result: ShrinkResult) -> Iterator[str]:
         f"{result.batch_size} texts with the examples' own lengths, each model in turns "
         f"with the whole one in torch, {result.threads} {plural(result.threads, 'thread')}."
     )
+    competitors = _competitors(result)
+    if competitors is not None and competitors < _NOTICEABLE:
+        yield (
+            f"Other programs used at most {competitors:.1f} of {result.cores} cores while models "
+            "were timed."
+        )
     if result.text:
         text = joined([str(name) for name in result.text])
         contents = "texts without labels"

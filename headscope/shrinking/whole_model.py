@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
-from headscope.shrinking.bench import RUINED, Bench
+from headscope.removal.times import Times
+from headscope.shrinking.bench import RUINED, Bench, timed_fields
 from headscope.shrinking.elsewhere import as_model
-from headscope.shrinking.result import MeasuredModel, Target
+from headscope.shrinking.result import MOVED, Lead, MeasuredModel, Target, unsteady
 from headscope.shrinking.serving import FORMS, TORCH, Form
 
 ROUNDING = 1e-5  # A form whose distance is no larger is exact: the model itself up to rounding
@@ -34,6 +35,7 @@ class WholeModel:
         self.refused: list[str] = []  # Sentences about forms that are not used
         self.distances: dict[Form, float] = {}  # Mean loss on calibration text
         self.forms: list[Form] = []  # Usable forms of the runtimes asked for, the fastest first
+        self.lead: Lead | None = None  # The two fastest, timed in turns
 
     def measure(self, runtimes: Sequence[str]) -> None:
         """Measure torch and every form of the runtimes, and choose the teacher."""
@@ -41,8 +43,10 @@ class WholeModel:
         for i, form in enumerate(candidates):
             self._tell("whole model", i, len(candidates))
             self._measure_form(form)
+        self._time_disturbed_again()
         usable = [form for form in self.distances if form.runtime in runtimes] or [TORCH]
         self.forms = sorted(usable, key=self._speed, reverse=True)
+        self._time_finalists()
         self._choose_teacher()
         self.compare_elsewhere(self.forms[0])
 
@@ -77,6 +81,57 @@ class WholeModel:
         files.release()
         del served
         release_memory()
+
+    def _time_disturbed_again(self) -> None:
+        """Time forms once more beside which torch was slower than beside another form.
+
+        Something else ran on the machine then, and took more from one of the two than from the
+        other.
+        """
+        if not unsteady(self.models):
+            return
+        paces = {form: self.model(form).ms_of_whole.value for form in self.distances}
+        known = {form: pace for form, pace in paces.items() if pace is not None and form != TORCH}
+        disturbed = [form for form in known if known[form] > MOVED * min(known.values())]
+        bench = self._bench
+        for i, form in enumerate(disturbed):
+            self._tell("whole model, timed again", i, len(disturbed))
+            served = bench.files_of_whole.served(form)
+            self._replace(form, bench.times(bench.full_model, served))
+            bench.files_of_whole.release()
+
+    def _time_finalists(self) -> None:
+        """Let the two fastest forms take turns with torch and with each other.
+
+        Their order, and their speeds, are those of these rounds.
+        """
+        finalists = [form for form in self.forms if form != TORCH][:2]
+        if len(finalists) < 2:
+            return
+        self._tell("whole model, the two fastest", 0, 1)
+        bench = self._bench
+        files = bench.files_of_whole
+        together = bench.times_together([files.served(form) for form in finalists])
+        files.release()
+        release_memory()
+        for form, times in zip(finalists, together.times, strict=True):
+            self._replace(form, times)
+        lead = together.lead(0, 1)
+        if lead.value is not None and lead.value < 1:
+            finalists.reverse()
+            lead = together.lead(1, 0)
+        self.lead = Lead(str(finalists[0]), str(finalists[1]), lead)
+        slower_forms = [form for form in self.forms if form not in finalists]
+        self.forms = [*finalists, *slower_forms]
+        if TORCH in slower_forms and self._speed(finalists[0]) < 1:  # torch is faster than both
+            self.forms.remove(TORCH)
+            self.forms.insert(0, TORCH)
+
+    def _replace(self, form: Form, times: Times) -> None:
+        """Put other times in the place of those that were measured of a form."""
+        model = self.model(form)
+        timed = dataclasses.replace(model, **timed_fields(times))
+        self.models[self.models.index(model)] = timed
 
     def _choose_teacher(self) -> None:
         """Let distillation learn from the fastest float32 form that is exact.

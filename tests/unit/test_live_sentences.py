@@ -10,7 +10,9 @@ SETS = RandomSets([[]] * RANDOM)
 
 
 def lead(*values, **more):
-    return Lead(whole="The model says: negative 0.93", subject="negative", values=values, **more)
+    return Lead(
+        statement="The model says: negative 0.93", subject="negative", values=values, **more
+    )
 
 
 def values(full, without, low, high):

@@ -63,6 +63,7 @@ class ClassifyOptions(ResumableOptions):
         "ablate_limit": 12,
         "prefix_matching": True,
     }
+    too_long_in_report: ClassVar[dict[str, str]] = {"ablate": "removing each head alone"}
 
     corpus: Annotated[
         AnyCorpus,

@@ -271,6 +271,31 @@ def untested_sentence(stack_result: ClassifyResult) -> str:
     return f"Not testable on this corpus: {', '.join(named)}." if named else ""
 
 
+def short_control(stack_result: ClassifyResult) -> str:
+    """Say behind the answer how many heads the controls call syntactic; empty without a control."""
+    control = stack_result.control or ControlResult()
+    clauses = []
+    if control.swapped is not None:
+        n_heads = control.swapped.heads
+        clause = f"with other sentences' trees {n_heads} would be syntactic"
+        if stack_result.labels:
+            clause = f"with pairs of other texts {n_heads} would follow them"
+        clauses.append(clause)
+    if control.random_weights:
+        with_role = joined(
+            [
+                f"{control.roles[role.key]} {role.name}"
+                for role in stack_result.possible_roles
+                if control.roles.get(role.key)
+            ]
+        )
+        clauses.append(f"with random weights {with_role or 'none has a role'}")
+    if not clauses:
+        return ""
+    text = "; ".join(clauses)
+    return f" {text[0].upper()}{text[1:]}."
+
+
 def control_sentence(stack_result: ClassifyResult) -> str:
     """Say what the same rules label in one stack where there is nothing to find."""
     control = stack_result.control or ControlResult()

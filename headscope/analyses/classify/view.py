@@ -42,6 +42,7 @@ from headscope.analyses.classify.stack_words import (
     pairs_sentence,
     results_by_stack,
     role_counts,
+    short_control,
     untested_sentence,
 )
 from headscope.core.safe_text import visible
@@ -85,9 +86,8 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
     corpus = stack_result.corpus
     if stack_result.labels:  # what was asked is which heads follow the pairs
         yield b.Text(visible(pairs_sentence(stack_result)), "lead")
-    yield b.Text(found_sentence(stack_result), "" if stack_result.labels else "lead")
-    control = control_sentence(stack_result)
-    yield b.Text(visible(f"{STACK_NAMES[stack]}. {control}" if several else control), "control")
+    found = f"{found_sentence(stack_result)}{short_control(stack_result)}"
+    yield b.Text(found, "" if stack_result.labels else "lead")
     if corpus.by_stack:
         unit = "sources" if stack == "encoder" else "pairs"
         counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped"
@@ -104,7 +104,11 @@ def _stack_blocks(stack_result: ClassifyResult, result: ClassifyResult) -> Itera
         yield b.Text(sentence)
     if has_trees(stack_result):
         yield b.Text(f"Of the syntactic heads: {count_syntactic(stack_result)}.", on=b.PAGE)
-    sentences = [asked_sentence(stack_result), untested_sentence(stack_result)]
+    sentences = [
+        asked_sentence(stack_result),
+        untested_sentence(stack_result),
+        control_sentence(stack_result),
+    ]
     caveats = " ".join(filter(None, sentences))
     if several and caveats:
         caveats = f"{STACK_NAMES[stack]}. {caveats}"

@@ -11,10 +11,10 @@ from headscope.analyses.depth.result import DepthCurves, DepthResult
 from headscope.core.heads import layer_numbers
 from headscope.show import blocks as b
 from headscope.show.cells import (
+    decimal,
     joined,
     model_line,
     model_name,
-    percent,
     plural,
     ratio_text,
     tiny,
@@ -97,7 +97,7 @@ def _protected_table(result: DepthResult, way: str) -> b.Table:
             # As wide as a share with its interval, so that the columns of both tables align
             column = f"{PARTS[protection.part].column:>20}"
             cells[column] = functools.partial(_share, protection.part, way)
-    title = f"Share of the full model's ratio {WAYS[way]} [95% interval]"
+    title = f"Share of the full model's ratio {WAYS[way]}, % [95% interval]"
     return _table(title, result, cells, first_point=1)
 
 
@@ -139,10 +139,14 @@ def _ratio(name: str, curves: DepthCurves, point: int) -> str:
     return text if std is None else f"{text} ({std:.2f})"
 
 
+def _per_cent(share: float) -> str:
+    return decimal(100 * share, 1)
+
+
 def _share(layer_part: str, way: str, curves: DepthCurves, point: int) -> str:
-    """Write the share that a part protects, with its interval."""
+    """Write the share that a part protects, with its interval, in percent without the sign."""
     p = curves.protection(layer_part, way)
-    return ranged(Estimate(p.mean[point], p.low[point], p.high[point]), percent)
+    return ranged(Estimate(p.mean[point], p.low[point], p.high[point]), _per_cent)
 
 
 def _ratio_chart(result: DepthResult) -> b.Chart:

@@ -13,7 +13,7 @@ from typing import Any
 from headscope.analyses.rank.result import RankResult, SharedProjections, SharedWidth
 from headscope.analyses.rank.tables import NAMES
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, interval_text, model_name
+from headscope.show.cells import decimal, interval_text, last_part, model_name
 
 #: Colour and dash of each control's curve: random Gaussian weights, and a new initialisation.
 _CONTROL_STYLES: dict[str, dict[str, Any]] = {
@@ -126,7 +126,7 @@ def shared_blocks(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         [_row_of_width(width, shared.knee) for width in shared.widths],
         "Heads of each layer sharing projections of a width, or each cut to a rank that costs as "
         f"much\n(fidelity: mean cosine to the model's own output, {shared.text['lines']:,} lines "
-        f"of {shared.text['name']})",
+        f"of {last_part(shared.text['name'])})",
         on=b.ASKED | b.PAGE,
     )
     knees: dict[str, float] = {}  # a vertical line in both charts

@@ -35,6 +35,7 @@ from headscope.analyses.rank.tables import (
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
+    last_part,
     mean_of,
     model_line,
     model_name,
@@ -215,7 +216,7 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
     yield b.text_table(
         ("", "pattern asymmetry"),
         rows,
-        f"On {text['name']} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
+        f"On {last_part(text['name'])} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
         f"{text['tokens']:,} tokens): 0 where any two tokens attend to each other equally; means "
         "of heads",
         on=b.ASKED | b.PAGE,

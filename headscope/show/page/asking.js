@@ -11,7 +11,7 @@ const ASKING = {
 const STARTED_ANEW = "headscope serve was started anew, and this page belongs to its earlier run. Open the address that it printed; to keep what you typed, add to it everything from # on in the address of this page.";
 
 // `question` returns {texts, off}; `answered` gets the server's answer and the question, `trouble` a sentence or "",
-// `progress` how long the model has been working, and `mark` whether what is shown is outdated, and whether an answer is awaited.
+// `progress` how long the model has been working, or that it waits for a text, and `mark` whether what is shown is outdated, and whether an answer is awaited.
 function asker({ question, answered, trouble, progress, mark }) {
   const token = new URLSearchParams(location.search).get("token") || "";
   let asking = false, timer = 0, losses = 0, number = 0;
@@ -51,7 +51,10 @@ function asker({ question, answered, trouble, progress, mark }) {
     if (asking) return;
     const asked = question(), before = JSON.stringify(asked);
     const complain = (text) => { mark(true, false); trouble(text); };
-    if (!asked.texts.length) return complain("Type a sentence to see what the heads do with it.");
+    if (!asked.texts.length) { // no fault: an invitation
+      complain("");
+      return progress("Type a text to see what the heads do with it.");
+    }
     if (before.length > ASKING.largest) return complain(`That is ${before.length.toLocaleString("en")} characters; 64 tokens fit, about 300 characters.`);
     asking = true;
     const reply = await post(asked);

@@ -44,12 +44,13 @@
     return drawn("path", { d: strokes || MARKS[marker] || MARKS.o, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, ...(strokes ? { stroke: colour, "stroke-width": 2, fill: "none" } : { fill: colour }) });
   }
 
-  function panelOf(panel, width, range, bar = 20) {
+  function panelOf(panel, width, range, paper) {
+    const bar = paper ? 13 : 20; // Pixels of a bar and the gap below it
     const bars = panel.series.find((series) => series.k === "bars"), rows = bars ? bars.x.length : 0, names = panel.names || [];
     const xs = panel.series.flatMap(xsOf), ends = panel.series.flatMap((series) => [...series.y, ...(series.e || []).flat(), ...(series.b || []).flat()]);
     const levels = panel.levels.map((level) => level[1]), turned = names.length && names.join("").length * CHAR + 12 * names.length > width - 60;
     const longest = Math.max(0, ...names.map((name) => name.length)), foot = turned ? 14 + 0.75 * CHAR * longest : 24;
-    const height = bars ? bar * rows + 34 : Math.round(Math.min(300, Math.max(180, 0.62 * width)) + foot - 24), bottom = height - foot;
+    const height = bars ? bar * rows + 34 : Math.round((paper ? 150 : Math.min(300, Math.max(180, 0.62 * width))) + foot - 24), bottom = height - foot;
     const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": panel.alt });
     const frame = drawn("g", { class: "frame" }), marks = drawn("g", { class: "marks" });
     svg.append(frame, marks);
@@ -127,7 +128,7 @@
     return seen.size > 1 || data.panels.some((panel) => panel.levels.length) ? key : null;
   }
 
-  function draw(figure, data, whole = Math.floor(figure.clientWidth), bar = 20) {
+  function draw(figure, data, whole = Math.floor(figure.clientWidth), paper = false) {
     if (!whole) return;
     // Panels of many lines go below each other, where each has the whole width.
     const least = data.panels.some((panel) => panel.series.filter((series) => series.k === "line" && series.n).length > 6) ? 480 : 300;
@@ -140,7 +141,7 @@
       part.style.width = width + "px";
       if (panel.title) part.append(element("p", panel.title, "panel-title"));
       if (panel.y) part.append(element("p", panel.y, "up"));
-      part.append(panelOf({ ...panel, shades: data.groups ? data.groups[1].length : 1 }, width, range, bar));
+      part.append(panelOf({ ...panel, shades: data.groups ? data.groups[1].length : 1 }, width, range, paper));
       if (panel.x) part.append(element("p", panel.x, "across"));
       box.append(part);
     }
@@ -156,7 +157,7 @@
     new ResizeObserver(() => { if (figure.clientWidth && figure.clientWidth !== last) { last = figure.clientWidth; draw(figure, data); } }).observe(figure);
     draw(figure, data);
     last = figure.clientWidth;
-    addEventListener("beforeprint", () => draw(figure, data, figure.closest(".parts") ? PAPER : 2 * PAPER, 13));
+    addEventListener("beforeprint", () => draw(figure, data, figure.closest(".parts") ? PAPER : 2 * PAPER, true));
     addEventListener("afterprint", () => draw(figure, data));
   }
 })();

@@ -49,7 +49,8 @@ function headsMap(heads, { chosen, clicked, key }) {
     }
   }
   for (const table of tables) {
-    table.style.setProperty("--columns", String(table.tHead.rows[0].cells.length - 1));
+    // So that no cell is smaller than a finger; a wider map scrolls in the box around it.
+    for (const sized of [table, table.parentElement]) sized.style.setProperty("--columns", String(table.tHead.rows[0].cells.length - 1));
     new ResizeObserver(fitMarks).observe(table);
   }
 

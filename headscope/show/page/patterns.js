@@ -31,9 +31,10 @@ function heatPicture(pattern, width) {
   const label = (token) => measured(token, "11px system-ui");
   const widest = (side) => Math.max(...side.tokens.map(label));
   const edge = Math.max(18, Math.min(0.45 * width, 6 + Math.max(widest(ask), widest(seen))));
-  const cell = (width - edge) / Math.max(across, down), every = Math.ceil(11.5 / cell);
-  const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${across * cell + edge} ${down * cell + edge}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
-  svg.style.width = `${across * cell + edge}px`;
+  const beyond = 4; // pixels around, for the last names
+  const cell = (width - edge - beyond) / Math.max(across, down), every = Math.ceil(11.5 / cell);
+  const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${across * cell + edge + beyond} ${down * cell + edge + beyond}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
+  svg.style.width = `${across * cell + edge + beyond}px`;
   svg.append(drawn("rect", { class: "ground", width: across * cell, height: down * cell }));
   // Only a token that is wider than nearly half of the picture is cut.
   function cut(token) {

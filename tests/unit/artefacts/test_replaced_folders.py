@@ -35,8 +35,7 @@ def test_the_same_command_replaces_its_own_folder(saved):
 def test_another_command_does_not(command, saved):
     before = content(saved)
     options = {"save": saved}
-    if command == "prune":
-        options["heads"] = "L0H1"
+    options |= {"heads": "L0H1"} if command == "prune" else {"max_drop": 0.5}
     for refused in (
         lambda: check_target(saved, by=command),
         lambda: whole_folder(saved, by=command).__enter__(),

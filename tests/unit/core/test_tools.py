@@ -1,12 +1,15 @@
 """Tools that every part uses: harmless texts, steps of a run, widest floats."""
 
+import io
 import re
+import sys
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headscope.cli.output import print_human
 from headscope.core import widest
 from headscope.core.progress import Steps, progress_of_part
 from headscope.core.safe_text import markdown, visible
@@ -116,3 +119,11 @@ def test_float64_where_there_is_one(monkeypatch):
     monkeypatch.setattr(widest, "WITHOUT_FLOAT64", {"cpu"})
     assert widest.widest(x).dtype == torch.float32
     assert (widest.exact(x).dtype, widest.exact(x).device.type) == (torch.float64, "cpu")
+
+
+def test_a_stream_without_unicode_gets_every_line(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    print_human("90% of W_QW_K\u1d40", "the rest")
+    sys.stdout.flush()
+    assert written.getvalue().decode().split("\n")[:2] == ["90% of W_QW_K?", "the rest"]

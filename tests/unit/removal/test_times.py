@@ -114,7 +114,7 @@ class Clock:
 
 
 def timed(name: str) -> Any:
-    model = SimpleNamespace(name=name, pad_id=0, device="cpu")
+    model = SimpleNamespace(name=name, pad_id=0, device="cpu", tokenizer=None)
     rows = [Row(i, tuple(range(3 + i % 5)), None, ()) for i in range(40)]
     return model, model, rows
 
@@ -129,12 +129,53 @@ def test_a_model_that_takes_half_of_the_time_is_twice_as_fast(monkeypatch):
     assert 1.8 < measured.speed.low < 2.0 < measured.speed.high < 2.2
     assert measured.ms.value == pytest.approx(1.5, rel=0.25)
     assert measured.ms_of_whole.value == pytest.approx(3.0, rel=0.25)
-    # 3 batches of 8 texts, a pass that is not counted before each round, both models, the fewest
-    # rounds, and 15 s beyond them.
-    spent = FEWEST * (3.0 + 1.5) / 1e3 * 8 * 4
+    # 3 batches of 8 texts and 3 single texts, a batch that is not counted before each round, both
+    # models, the fewest rounds, and 15 s beyond them.
+    spent = FEWEST * (3.0 + 1.5) / 1e3 * (8 * 4 + 3)
     assert spent < clock.now < 15 + spent
     itself = measured.of_whole()
     assert (itself.speed.value, itself.ms) == (1.0, measured.ms_of_whole)
+
+
+def test_tokenising_and_single_texts_stand_beside(monkeypatch):
+    """A batch costs 2 ms whatever it holds, cut or not, and a text half a ms to tokenise."""
+    clock = Clock(monkeypatch, {"whole": 3.0, "cut": 1.5})
+    run = clock.run
+
+    def run_at_a_price(model: Any, batch: Any) -> None:
+        clock.now += 2e-3
+        run(model, batch)
+
+    monkeypatch.setattr(module, "_run_batch", run_at_a_price)
+
+    class Tokenizer:
+        def batch_decode(self, ids: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
+            return ["text"] * len(ids)
+
+        def __call__(self, texts: list[str], *, verbose: bool) -> None:
+            clock.now += 0.5e-3 * len(texts)
+
+    whole = timed("whole")
+    whole[0].tokenizer = Tokenizer()
+    measured = times(whole, timed("cut"), batch_size=8)
+    texts = 8 * 0.5
+    whole_ms = 2 + 8 * 3.0
+    cut_ms = 2 + 8 * 1.5
+    assert measured.speed.value == pytest.approx(whole_ms / cut_ms, rel=0.05)
+    with_texts = (whole_ms + texts) / (cut_ms + texts)
+    assert measured.with_tokenising.value == pytest.approx(with_texts, rel=0.05)
+    assert measured.one_text.value == pytest.approx((2 + 3.0) / (2 + 1.5), rel=0.05)
+    assert measured.of_whole().one_text == Estimate(1.0)
+
+
+def test_models_that_take_turns_with_each_other_are_compared_round_by_round(monkeypatch):
+    Clock(monkeypatch, {"whole": 3.0, "cut": 1.5, "other": 1.2})
+    together = module.timed_together(timed("whole"), [timed("cut"), timed("other")], batch_size=8)
+    speeds = [measured.speed.value for measured in together.times]
+    assert speeds == pytest.approx([2.0, 2.5], rel=0.05)
+    assert together.lead(1, 0).value == pytest.approx(1.25, rel=0.03)
+    assert together.lead(0, 1).high is not None
+    assert together.lead(0, 1).high < 1
 
 
 # --- intervals of medians -----------------------------------------------------------------

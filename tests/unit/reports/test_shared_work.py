@@ -13,7 +13,7 @@ from headscope.core.errors import InputError
 from headscope.core.serialise import to_dict
 from headscope.models.run import fingerprints
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports import run
+from headscope.reports import run, sections
 from headscope.session.opening import open_for_tasks
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -105,3 +105,19 @@ def test_weights_that_change_under_a_report_are_noticed(folder):
 
     report = headscope.report(loaded, only=["rank"], settings=SETTINGS, progress=change)
     assert report.provenance["model"]["weights_sha256"] is None
+
+
+def test_a_report_of_many_heads_removes_them_only_where_that_is_asked_for(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 200 heads or more each would cost several passes, hours of a decoder."""
+    monkeypatch.setattr(sections, "MANY_HEADS", 2)
+    alone = sections.SectionRun(headscope.load(folder), {}, seed=0, command="")
+    assert alone.arguments("classify")["ablate"] is False
+    assert "ablate" not in alone.changed("classify")
+    ((part, why),) = alone.left_out("classify")
+    assert part == "classify: removing each head alone"
+    assert "ablate = true" in why
+    asked = sections.SectionRun(alone.loaded, {"classify": {"ablate": True}}, seed=0, command="")
+    assert asked.arguments("classify")["ablate"] is True
+    assert list(asked.left_out("classify")) == []

@@ -15,7 +15,7 @@ from headscope.core.serialise import to_json
 from headscope.show.figures import figure_files
 from headscope.show.style import showing
 
-NAME = "demo"
+NAME = "all-MiniLM-L6-v2"
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_the_module_offers_its_plots_and_nothing_else():
 
 
 def test_a_model_says_in_one_line_what_it_is(demo):
-    assert repr(demo) == f"LoadedModel('{NAME}': bert, 6 layers x 12 heads; float32 on cpu)"
+    assert repr(demo) == "LoadedModel('demo': bert, 6 layers x 12 heads; float32 on cpu)"
     translator = every_command.opened(next(f for f in COVERED if f.kind == "bart"))
     assert repr(translator) == (
         "LoadedModel('This model': bart, encoder 1 layer x 4 heads, decoder 2 layers x 4 heads, "

@@ -33,7 +33,6 @@ def bench(bert, lines, tmp_path):
         limit=None,
         seed=0,
         trains=False,
-        distils=False,
     )
     task = texts.evaluation_task(bert)
     return Bench(bert, task, texts, tmp_path, batch_size=8, seed=0)

@@ -2,16 +2,19 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from shrinking_models import measured_model
 
-from headscope.removal.times import Times
+from headscope.removal.times import TimedTogether, Times
 from headscope.shrinking import ladder as module
 from headscope.shrinking.ladder import Ladder
 from headscope.shrinking.result import Target
 from headscope.shrinking.serving import FORMS, TORCH, Form
 from headscope.stats.estimate import Estimate
 
+#: As of every planted form.
+PLANTED = Times(Estimate(2.0, 1.8, 2.2), Estimate(0.5), Estimate(1.0))
 INT8 = Form("openvino", "int8")
 FLOAT32 = Form("openvino", "float32")
 
@@ -39,7 +42,8 @@ def ladder(*, target=None, max_drop=None, losses=None, distances=None, times=Non
         full_model=SimpleNamespace(pad_id=7),
         task=SimpleNamespace(metric="spearman"),
         distance=lambda model, served: distances.get(served, 0.01),
-        times=times or (lambda model, served: None),
+        times=times or (lambda model, served: PLANTED),
+        times_together=lambda served: TimedTogether((PLANTED,) * len(served), np.ones((9, 2))),
         measured=measured,
         elsewhere=lambda model, served: (),
     )

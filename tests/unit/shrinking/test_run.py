@@ -1,5 +1,6 @@
 """Runs of ``shrink`` on a tiny model: targets, saved folders, other text, and what is refused."""
 
+import copy
 import functools
 import math
 
@@ -76,6 +77,28 @@ def test_a_smaller_model_is_trained_and_saved_and_opened_again(saved):
     assert result.saved.measured == pytest.approx(best.value.value, abs=1e-6)
     again = headscope.load(str(folder))
     assert [site.layer for site in again.sites] == list(best.layers)
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    assert result.saved.megabytes == pytest.approx(sum(sizes) / 1e6, abs=0.001)  # signed after
+    assert any("sentences to train on" in warning for warning in result.warnings)
+
+
+def test_where_nothing_is_trained_nothing_is_said_of_training(bert, lines):
+    result = shrink(bert, lines, mb=0.6 * serving.megabytes_of(bert), minutes=0)
+    assert not any("to train on" in warning for warning in result.warnings)
+
+
+def test_a_float16_model_is_as_large_as_its_file(bert, lines, tmp_path):
+    """In memory it takes twice as much, and a model that was trained does so on the disk."""
+    network = copy.deepcopy(bert.network).half()
+    network.save_pretrained(tmp_path / "half")
+    bert.tokenizer.save_pretrained(tmp_path / "half")
+    half = headscope.load(str(tmp_path / "half"))
+    result = headscope.shrink(
+        half, data=lines / "judge.txt", runtimes=["torch"], limit=20, batch_size=4
+    )
+    file = (tmp_path / "half" / "model.safetensors").stat().st_size / 1e6
+    assert 0.9 * file < result.whole.megabytes <= file  # the rest names the tensors
+    assert serving.megabytes_of(half) == pytest.approx(2 * result.whole.megabytes)
 
 
 def test_a_saved_folder_is_held_against_targets(saved, bert, lines):

@@ -6,7 +6,7 @@ from headscope.shrinking import text
 
 
 def read(data, training, other, **options):
-    usual = {"limit": None, "seed": 0, "trains": False, "distils": False}
+    usual = {"limit": None, "seed": 0, "trains": False}
     return text.read_all("fidelity", data, training, other, **(usual | options))
 
 

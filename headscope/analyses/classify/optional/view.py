@@ -185,6 +185,8 @@ def patch_sentences(result: ClassifyResult) -> Iterator[str]:
             clauses.append(f"{words}: {len(names[verdict])} ({', '.join(names[verdict])})")
     if clauses:
         yield f"Roles {'; '.join(clauses)}."
+    else:
+        yield "No head was patched: none has a positional or syntactic role on this corpus."
     yield from result.patching.notes
 
 
