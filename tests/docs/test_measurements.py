@@ -50,6 +50,7 @@ CONSTANTS_OF_PAGES = {
     "docs/insights": dict.fromkeys(
         ("0.05", "0.1", "0.5", "0.8", "0.9", "1%", "10%", "5%", "90%"), "bounds of claims"
     ),
+    "docs/shrink": {"10%": "torch's own time may move by as much"},
     "docs/schema": {"3%": "a bound of warnings", "75%": "a bound of warnings"},
     "docs/treebanks": {"3.8": "spaCy's version", "4.0": "a licence's version"},
     "docs/definitions/shrinking": {
