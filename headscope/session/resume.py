@@ -166,8 +166,7 @@ def check_resume(state: str | Path | None, resume: bool) -> None:
     if saved.is_file():
         raise ResumeError(
             f"{visible(saved)} holds what an interrupted run has measured, and a new run would "
-            "throw it away: give --resume (in Python resume=True) to go on from it, or delete that "
-            "file to start anew."
+            "throw it away: give resume to go on from it, or delete that file to start anew."
         )
 
 
