@@ -76,7 +76,7 @@ def test_a_run_says_that_much_was_left_out_and_offers_windows(model):
     said = (
         f"{30 - short} of 30 texts of in memory were left out, most of them longer than the "
         f"{model.max_length} tokens that are read at once: all numbers are of the other {short}. "
-        "To read long texts in windows of whole sentences, give --windows."
+        "With the option windows, long texts are read in windows of whole sentences."
     )
     assert said in whole.provenance["warnings"]
     assert f"of which {short} of 30 texts could be read" in str(whole)
