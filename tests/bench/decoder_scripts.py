@@ -217,7 +217,7 @@ def headscope(inputs):
             self.sums = np.zeros((loaded.n_layers, len(STATISTICS), loaded.n_heads))
 
         def observe(self, site):
-            sums = head_sums(site.pattern, self.mask[site.rows])
+            sums = head_sums(site.pattern, self.mask[site.examples])
             self.sums[site.row, :, site.heads] += sums.numpy()
 
     @contextmanager
