@@ -30,7 +30,7 @@ from headscope.models.layouts.registry import LAYOUTS
 from headscope.models.run.intervene import gated
 
 PAGE = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
-FILE = "headscope/models/layouts/mpt.py"
+FILE = ROOT / "docs" / "example_layout" / "mpt.py"
 SIZES = {
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 3, "max_seq_len": 300},
     "ctrl": {"n_embd": 32, "n_head": 4, "n_layer": 3, "dff": 48, "n_positions": 40},
@@ -77,11 +77,9 @@ def block(info):
 
 
 @pytest.fixture
-def listed(tmp_path, monkeypatch):
+def listed(monkeypatch):
     """Both examples in the list of layouts."""
-    path = tmp_path / "mpt_layout.py"
-    path.write_text(block(FILE), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("mpt_layout", path)
+    spec = importlib.util.spec_from_file_location("mpt_layout", FILE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
