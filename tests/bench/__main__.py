@@ -35,7 +35,9 @@ def of_commands(model, settings, repeats, mark, sentences=0):
         cells = (label, row["seconds"], row["peak MiB"], ratio, row["asked for"])
         yield dict(zip(COLUMNS, cells, strict=True))
     if settings.write:
-        shown = [name for name in rows[0] if name != "beside one program"]  # which none is
+        # None ran beside a program; what a bare pass takes has a row of its own.
+        left_out = ("beside one program", "of a bare pass")
+        shown = [name for name in rows[0] if name not in left_out]
         text = f"{peers.table(rows, shown)}\n\n{peers.runs_of(repeats)} on {peers.machine()}"
         if repeats > 1:
             text += ", of what takes a minute or more one run"
