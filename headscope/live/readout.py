@@ -112,7 +112,7 @@ def masked_token(model: LoadedModel, logits: Tensor) -> Told:
 
 def _word(token: str) -> str:
     """Write a token as a word of a sentence: \u201cParis\u201d for ``␣Paris``."""
-    return _quoted(token.removeprefix("␣") or token)
+    return "a space" if token == "␣" else _quoted(token.removeprefix("␣"))
 
 
 def next_tokens(model: LoadedModel, logits: Tensor) -> Told:
@@ -231,7 +231,7 @@ def written_texts(
         texts = [of_model[i] for of_model in written]
         full = texts[0]
         off = texts[off_model(len(texts))]
-        random = texts[2] if len(texts) > 2 else ""
+        random = f"one writes {_quoted(texts[2])}" if len(texts) > 2 else ""
         answers.append(answer_of(f"{prefix}written", full, off, random))
 
         n_labels = len(pair.labels)
