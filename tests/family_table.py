@@ -33,7 +33,7 @@ PLACES = dict.fromkeys(("families", "refused"), ROOT / "docs" / "families.md")
 
 
 def covered_table(names: Sequence[str] = ()) -> str:
-    """One row for all families of one layout on which every command does the same.
+    """One row for all families on which every command does the same.
 
     With ``names``, as the table shows them, only these families are run.
 
@@ -84,23 +84,22 @@ def _cells(family: Family, errors: list[Exception]) -> tuple[Cell, ...]:
 
 def table_of(cells: Sequence[tuple[Cell, ...]]) -> str:
     """Write the table: ``cells`` are those of every family, in the order of ``COVERED``."""
-    rows: dict[tuple[str, str, tuple[Cell, ...]], list[str]] = {}
+    rows: dict[tuple[Cell, ...], list[str]] = {}
     for family, family_cells in zip(COVERED, cells, strict=True):
-        row = family.layout, ", ".join(family.stacks), family_cells
-        rows.setdefault(row, []).append(shown(family))
+        rows.setdefault(family_cells, []).append(shown(family))
     notes: list[str] = []
-    for _, _, family_cells in rows:
+    for family_cells in rows:
         notes += [note for _, note in family_cells if note]
     notes = list(dict.fromkeys(notes))  # each once
     marks = {
         note: f"({letter})" for note, letter in zip(notes, string.ascii_lowercase, strict=False)
     }
-    header = ("families", "layout", "stacks", "refused", "works, with a limit")
+    header = ("families", "refused", "works, with a limit")
     lines = []
-    for (layout, stacks, family_cells), names in rows.items():
+    for family_cells, names in rows.items():
         refused = _marked(family_cells, marks, works=False)
         limited = _marked(family_cells, marks, works=True)
-        lines.append((", ".join(dict.fromkeys(names)), layout, stacks, refused, limited))
+        lines.append((", ".join(dict.fromkeys(names)), refused, limited))
     commands = ", ".join(f"`{command.name}`" for command in COMMANDS)
     text = f"{RUN}{commands}.\n\n{_markdown(header, lines)}"
     return text + "".join(f"\n{marks[note]} {note}.\n" for note in notes)
@@ -126,7 +125,7 @@ def standing_cells() -> dict[str, dict[str, Cell]]:
     names = re.findall(r"`([^`]+)`", commands.removeprefix(RUN))
     _, _, *lines = map(_columns, table.strip().splitlines())
     cells = {}
-    for families, _, _, refused, limited in lines:
+    for families, refused, limited in lines:
         row_cells: dict[str, Cell] = dict.fromkeys(names, (True, ""))
         for works, marked in ((False, refused), (True, limited)):
             for name, mark in re.findall(r"`([^`]+)` (\(\w\))", marked):

@@ -142,8 +142,9 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
         for curve, point in _points_of(one_stack.curves):
             rows.append([one_stack.stack, *_point_cells(curve, point, metric)])
     sizes = ", ".join(f"{one_stack.stack} {one_stack.n_heads}" for one_stack in result.stacks)
-    title = f"Each stack pruned alone, the others whole (heads: {sizes})"
-    yield b.text_table(("stack", *_point_columns(metric)), rows, title)
+    # The metric's name stands in the title: as a column it would leave no room for intervals.
+    title = f"Each stack pruned alone, the others whole (heads: {sizes}): {metric}"
+    yield b.text_table(("stack", *_point_columns("value")), rows, title)
     if result.areas:
         yield _areas_table(result)
         yield b.Text(

@@ -227,6 +227,7 @@ def _result(
     if any(model.training is not None for model in measured["models"]):
         warnings += texts.training_warnings()
     warnings += task.notes
+    warnings += _remarks(bench)
     return ShrinkResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -246,7 +247,7 @@ def _result(
         text=names,
         sentences=len(texts.training),
         dropped=texts.dropped,
-        warnings=(*warnings, *_remarks(bench)),
+        warnings=tuple(warnings),
         **measured,
     )
 

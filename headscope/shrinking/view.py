@@ -34,8 +34,9 @@ def answer(result: ShrinkResult) -> str:
     if result.best is None:
         return _answer_about_whole(result)
     best = result.best
+    confirmed = " (not confirmed)" if result.unsteady else ""
     return (
-        f"{description(result, best)}: {best.speed.value:.2f} times as fast, "
+        f"{description(result, best)}: {best.speed.value:.2f} times as fast{confirmed}, "
         f"{best.megabytes:.1f} MB in place of {result.whole.megabytes:.1f}, "
         f"{_change(result, best)}{_words_elsewhere(best)}."
     )
@@ -56,11 +57,19 @@ def _answer_about_whole(result: ShrinkResult) -> str:
             "Every other form of the whole model loses something. "
             f"{least.form} loses least: {_change(result, least)}."
         )
-    fastest = max(lossless, key=lambda model: model.speed.value or 0.0)
+    fastest = _fastest_lossless(result)
+    assert fastest is not None  # one of these
+    confirmed = " (not confirmed)" if result.unsteady else ""
     return (
         f"Without removing anything, {fastest.form} is {fastest.speed.value:.2f} times as fast as "
-        f"torch: {_change(result, fastest)}{_words_elsewhere(fastest)}."
+        f"torch{confirmed}: {_change(result, fastest)}{_words_elsewhere(fastest)}."
     )
+
+
+def _fastest_lossless(result: ShrinkResult) -> MeasuredModel | None:
+    """Return the fastest form of the whole model that loses nothing; None where none does."""
+    lossless = [model for model in result.models[1:] if loses_nothing(result, model)]
+    return max(lossless, key=lambda model: model.speed.value or 0.0, default=None)
 
 
 def description(result: ShrinkResult, model: MeasuredModel) -> str:
@@ -147,6 +156,7 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     failed = result.best is not None and not result.reached
     yield b.Text(answer(result), "failed" if failed else "lead")
     yield b.Text(result.stopped)
+    yield b.Text(_other_speeds(result))
     yield b.Text(_lead(result))
     if result.unsteady:
         yield b.Text(f"{result.unsteady[0].upper()}{result.unsteady[1:]}.", "warning")
@@ -177,6 +187,21 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield next_step(
             result, "narrower or fewer layers, distilled:", f"shrink {{}} --speed 6{text}"
         )
+
+
+def _other_speeds(result: ShrinkResult) -> str:
+    """Say how fast the answer's model is with tokenising, and on one text at a time."""
+    model = result.best or _fastest_lossless(result)
+    if model is None or model.is_whole:
+        return ""
+    with_tokenising = model.with_tokenising.value
+    one_text = model.one_text.value
+    if with_tokenising is None or one_text is None:  # without a tokenizer; of an older version
+        return ""
+    return (
+        f"With tokenising it is {with_tokenising:.2f} times as fast as torch, on one text at a "
+        f"time {one_text:.2f} times (without)."
+    )
 
 
 def _lead(result: ShrinkResult) -> str:

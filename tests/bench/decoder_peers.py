@@ -122,6 +122,8 @@ def main():
                 python = sys.executable if name in ("headscope", "classify") else settings.python
                 print(f"{name} ...", file=sys.stderr, flush=True)
                 earlier.append(run(python, name, given, settings.limit, scripts=SCRIPTS))
+                if name == "headscope" and "error" in earlier[-1]:
+                    raise SystemExit(f"headscope: {earlier[-1]['error']}")
     measured = [way for way in WAYS if results[way.job]]
     reference = results["headscope"] or results[measured[0].job]
     rows = [

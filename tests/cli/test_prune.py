@@ -146,8 +146,8 @@ def test_the_terminal_shows_every_stack(result, folder):
     for stack in result.stacks:
         point = stack.curves[0].points[1]
         change = stack.curves[0].points[1].difference
-        value = f"{point.value.value:.2f} {point.value.low:.1f} {point.value.high:.1f}"
-        lost = f"{change.value:+.2f} {change.low:+.1f} {change.high:+.1f}"
+        value = f"{point.value.value:.2f} [{point.value.low:.1f}, {point.value.high:.1f}]"
+        lost = f"{change.value:+.2f} [{change.low:+.1f}, {change.high:+.1f}]"
         assert f"{stack.stack} surgeon 50% {value} {lost}" in text
     assert stacks_sentence(result) in text
 

@@ -105,6 +105,13 @@ def test_python_examples_run(page):
         compile(block, str(page), "exec")
 
 
+def test_scripts_beside_the_pages_run():
+    """That for spaCy, which is not installed here, compiles."""
+    scripts = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.py")}
+    compile(scripts["to_conllu.py"], "to_conllu.py", "exec")
+    exec(compile(scripts["fast_tokenizer.py"], "fast_tokenizer.py", "exec"), {})
+
+
 @pytest.mark.usefixtures("_once")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_docstring_examples_run(name):

@@ -60,6 +60,7 @@ CONSTANTS_OF_PAGES = {
     },
     "docs/definitions/tasks": {"0.01": "the level of a warning"},
     "docs/linear": {"0.5": "half of a squared distance"},
+    "docs/validate": {"1%": "a scale that is off by as much fails"},
 }
 
 NUMBER = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w]*\d|\.\d)"

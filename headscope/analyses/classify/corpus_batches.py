@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Generic
 
 import numpy as np
-import torch
 
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.processes import current
@@ -27,7 +26,7 @@ from headscope.data.corpus import Corpus, Pair
 from headscope.data.cross_pairs import check_characters, collate_labelled, encode_labelled
 from headscope.data.frequencies import Frequencies
 from headscope.data.token_rows import Ends, PairRow, encode_pairs, with_swapped_sources
-from headscope.data.word_pieces import EncodedSentence, Placed, encode_words, placed
+from headscope.data.word_pieces import EncodedSentence, IntArray, Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.texts import Raw, process_batches
 
@@ -175,26 +174,45 @@ def first_replaced(batches: Batches[Any, Any], seed: int) -> Batches[Any, Any]:
 
     The control of first-token sinks: what stays there is on the position, not on the token.
     """
+
+    def encode(rows: Sequence[Any], check: bool) -> Iterator[Any]:
+        return _other_first_tokens(list(batches.encode(rows, check)), seed)
+
     return Batches(
         min(REPLACED, batches.n_items),
         read=lambda: itertools.islice(batches.read(), REPLACED),
-        encode=batches.encode,
-        collate=lambda items: _other_first_tokens(batches.collate(items), seed),
+        encode=encode,
+        collate=batches.collate,
     )
 
 
-def _other_first_tokens(batch: Batch, seed: int) -> Batch:
-    """Put another token of the batch first in every sentence, drawn at random."""
-    ids = batch.input_ids.numpy()
-    candidates = np.unique(ids[batch.content.numpy()])
-    rng = np.random.default_rng([seed, int(ids.sum())])
-    first_tokens = []
-    for token in ids[:, 0]:
-        other_tokens = np.setdiff1d(candidates, [token])
-        first_tokens.append(rng.choice(other_tokens) if len(other_tokens) else token)
-    changed = batch.input_ids.clone()
-    changed[:, 0] = torch.tensor(first_tokens)
-    return replace(batch, input_ids=changed)
+def _other_first_tokens(items: Sequence[Any], seed: int) -> Iterator[Any]:
+    """Put another token first in every sentence or target, drawn at random from those of all.
+
+    What is drawn depends on the sentence alone, not on the batch that it will be in.
+    """
+    content_ids: set[int] = set()
+    for item in items:
+        if item is not None:
+            _, ids, content = _tokens_of(item)
+            content_ids.update(int(ids[position]) for position in content)
+    for item in items:
+        if item is None:
+            yield None
+            continue
+        name, ids, _ = _tokens_of(item)
+        other_tokens = sorted(content_ids - {int(ids[0])})
+        changed = ids.copy()
+        if other_tokens:
+            changed[0] = np.random.default_rng([seed, int(ids.sum())]).choice(other_tokens)
+        yield replace(item, **{name: changed})
+
+
+def _tokens_of(item: EncodedSentence | PairRow) -> tuple[str, IntArray, IntArray]:
+    """Return the field with the tokens that a decoder reads, these, and the places of content."""
+    if isinstance(item, PairRow):
+        return "decoder_ids", np.array(item.decoder_ids), np.array(item.decoder_content)
+    return "ids", item.ids, np.flatnonzero(item.word_of >= 0)
 
 
 def _first_pairs(corpus: Corpus, n_pairs: int) -> Iterator[Pair]:

@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +37,9 @@ from headscope.core.widest import widest
 from headscope.data.corpus import sample_corpus
 from headscope.data.pieces import frame, tokenise
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.products import MOST_PACKED_IN_A_PASS
 from headscope.models.run.routing import Router, SiteObserver, routed
+from headscope.models.run.side_by_side import side_by_side
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import standard_error, t_half_width, t_p
 
@@ -47,7 +51,11 @@ COPY = 24
 #: The same for stacks that look back only, whose heads are judged by it (Olsson et al. 2022).
 CAUSAL_SEQUENCES = 8
 CAUSAL_COPY = 50
+_BATCH_TOKENS = 512  # Tokens that are run together, about
 _SHORTEST = 4  # Fewest tokens of a copy: without the first and the last, two queries are left.
+
+
+TokenRows = Sequence[tuple[int, ...]]  # Token ids of each sequence
 
 
 class PrefixWeights(SiteObserver):
@@ -124,26 +132,36 @@ class Repeats:
             seed=seed,
         )
 
-    def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
-        """Run sequences as one batch: (places, n_layers, n_heads, sequences)."""
-        observer = PrefixWeights(
-            n_layers=loaded.n_layers,
-            n_heads=loaded.n_heads,
-            sequences=len(sequences),
-            start=self.start,
-            copy=self.copy,
-        )
-        router = Router(loaded.sites, [observer], unmeasured_sites=loaded.unmeasured_sites)
-        with routed(loaded.model, router):
-            router.run(functools.partial(loaded.forward, *loaded.pad(sequences)))
-        return observer.weights
-
     def scores(self, loaded: LoadedModel) -> RepeatScores:
         """Score every head of the stack that reads them, ``loaded`` or a model like it."""
         view = loaded.only(self.stack)
-        return RepeatScores(
-            weight=self.weights(view, self.repeated), control=self.weights(view, self.control)
-        )
+        batches = [*_batches(self.repeated), *_batches(self.control)]
+        weights = np.concatenate(list(side_by_side(view, batches, self._reader)), axis=-1)
+        n_repeated = len(self.repeated)
+        return RepeatScores(weight=weights[..., :n_repeated], control=weights[..., n_repeated:])
+
+    @contextmanager
+    def _reader(self, replica: LoadedModel) -> Iterator[Callable[[TokenRows], Array]]:
+        """Yield what runs some sequences through a copy of the model.
+
+        It returns their weights, (places, n_layers, n_heads, sequences).
+        """
+        router = Router(replica.sites, unmeasured_sites=replica.unmeasured_sites)
+        with routed(replica.model, router, most_packed=MOST_PACKED_IN_A_PASS):
+
+            def read(sequences: TokenRows) -> Array:
+                observer = PrefixWeights(
+                    n_layers=replica.n_layers,
+                    n_heads=replica.n_heads,
+                    sequences=len(sequences),
+                    start=self.start,
+                    copy=self.copy,
+                )
+                router.observers = [observer]
+                router.run(functools.partial(replica.forward, *replica.pad(sequences)))
+                return observer.weights
+
+            yield read
 
     def described(self, random_weights: dict[str, float]) -> PrefixMatching:
         """Say what the scores were measured on; ``random_weights`` are their largest gains."""
@@ -159,6 +177,15 @@ class Repeats:
             stack=self.stack,
             random_weights=random_weights,
         )
+
+
+def _batches(sequences: TokenRows) -> Iterator[TokenRows]:
+    """Cut sequences into batches of about equal size, to run side by side."""
+    n_tokens = sum(map(len, sequences))
+    n_batches = math.ceil(n_tokens / _BATCH_TOKENS)
+    at_once = math.ceil(len(sequences) / n_batches)
+    for first in range(0, len(sequences), at_once):
+        yield sequences[first : first + at_once]
 
 
 def _sample_tokens(loaded: LoadedModel) -> list[int]:

@@ -188,7 +188,7 @@ def _describes(site: AttentionSite, inputs: AttentionInput, call: HandedCall) ->
     try:
         with torch.no_grad():
             heads = site.as_scored(site.project(inputs), inputs)
-    except (RuntimeError, ValueError, TypeError, KeyError):
+    except (RuntimeError, ValueError, TypeError, LookupError):
         return False
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     return _near(heads.q * scale, call.heads.q * call.scale) and all(

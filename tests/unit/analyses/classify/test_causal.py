@@ -10,6 +10,7 @@ import torch
 from hand_made import activations
 from judging import judged
 
+from headscope.analyses.classify.corpus_batches import Batches, first_replaced
 from headscope.analyses.classify.rows import OFFSETS, RowReducer
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import Batch, collate
@@ -175,3 +176,31 @@ def test_even_attention_is_broad_the_previous_token_a_position_and_the_first_a_s
     sink, special = heads[2].labels
     assert sink.detail == ""  # nothing was read with another first token
     assert special.detail in ("first", "last")  # there is one special token
+
+
+def test_another_first_token_is_drawn_whatever_batch_a_sentence_is_in():
+    """From the content of all sentences, never the sentence's own; a skipped one stays out."""
+    rng = np.random.default_rng(0)
+    items = []
+    for length in (3, 8, 5, 4):
+        word_of = np.arange(length) - 1  # a special token, and then words
+        ids = np.array([99, *rng.integers(5, size=length - 1)])
+        sentence = Sentence(("w",) * (length - 1), None, None)
+        items.append(EncodedSentence(ids, word_of, np.arange(1, length), sentence, None))
+    batches = Batches(
+        n_items=5,
+        read=lambda: iter(items),
+        encode=lambda rows, check: [*rows, None],
+        collate=lambda rows: rows,
+    )
+    changed = list(first_replaced(batches, seed=0).encode(items, True))
+    assert changed.pop() is None
+    content = {int(token) for item in items for token in item.ids[1:]}
+    for before, after in zip(items, changed, strict=True):
+        assert int(after.ids[0]) in content - {99}
+        assert after.ids[1:].tolist() == before.ids[1:].tolist()
+        assert before.ids[0] == 99
+    reversed_items = first_replaced(batches, seed=0).encode(items[::-1], True)
+    assert [item.ids.tolist() for item in [*reversed_items][-2::-1]] == [
+        item.ids.tolist() for item in changed
+    ]
