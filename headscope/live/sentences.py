@@ -167,7 +167,9 @@ def _decimals(lead: Lead) -> int:
     fewest, most = _SHOWN_DECIMALS
     without = lead.values[1]
     random = lead.values[2:]
-    compared = [lead.values[0], *((min(random), max(random)) if random else ())]
+    compared = [lead.values[0]]
+    if random:
+        compared += [min(random), max(random)]
     for value in compared:
         differ = _rounded(value) != _rounded(without)
         if differ and round(value, fewest) == round(without, fewest):
