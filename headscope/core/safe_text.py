@@ -11,7 +11,10 @@ _MARKUP = r"[\\`*~|<&\[\]$]|(?<!-)>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
 #: Characters by which GitHub makes a link or a notification of a word: ``@name``, ``#12``,
 #: ``http://``, ``www.``, ``GH-12``.
 _AUTOLINK = r"@|#(?=\w)|(?<=:)//|(?<=www)\.|\bGH-(?=\d)"
-_ACTIVE = re.compile(f"(?P<markup>{_MARKUP})|{_AUTOLINK}", re.IGNORECASE)
+#: An interval, ``[0.91, 0.96]``: brackets make a link only of what stands before ``(``, ``[`` or
+#: ``:``, or of a name that is defined somewhere, which escaping prevents.
+_INTERVAL = r"\[[-+\u2212\d.,%e \u00a0]+\](?![(\[:])"
+_ACTIVE = re.compile(f"(?P<plain>{_INTERVAL})|(?P<markup>{_MARKUP})|{_AUTOLINK}", re.IGNORECASE)
 _ZERO_WIDTH_SPACE = "&#8203;"  # Behind such a character, nothing is made of the word
 
 
@@ -45,6 +48,8 @@ def markdown(text: object) -> str:
 
 def _inert(match: re.Match[str]) -> str:
     """Write markup as a character reference, and break what GitHub would turn into a link."""
+    if match["plain"]:
+        return match[0]
     if match["markup"]:
         return f"&#{ord(match[0])};"
     return match[0] + _ZERO_WIDTH_SPACE

@@ -112,10 +112,11 @@ class Answers:
         read_together = len(rows) < len(texts)
         shown_texts = [" / ".join(texts)] if read_together else texts
         laid_out = map(self._lay_out, shown_texts, outputs.rows, outputs.patterns)
-        sentence = said(outputs.answer.lead, list(dict.fromkeys(off)), sets)
+        told = outputs.answer
+        sentence = said(told.lead, list(dict.fromkeys(off)), sets, of_second=told.of_second)
         return {
             "said": sentence._asdict(),
-            "answers": outputs.answer.answers,
+            "answers": told.answers,
             "texts": list(laid_out),
             "off": len(set(off)),
             "sets": len(sets.sets),
@@ -292,6 +293,8 @@ class Answers:
             return readout.next_tokens(self.model, by_model)
         if logits is not None and head == "token-classification" and logits.shape[-1] > 1:
             return readout.tags(self.model, wide(logits), rows[0])
+        if logits is not None and head == "question-answering" and len(rows) == 1:
+            return readout.spans(self.model, wide(logits), rows[0])
         if logits is not None and head == "mlm" and mask_id in rows[0].ids:
             position = rows[0].ids.index(mask_id)
             return readout.masked_token(self.model, wide(logits[:: len(rows), position]))

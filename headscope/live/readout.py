@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,6 +27,7 @@ from headscope.models.run.pooling import cosine
 _GUESSES = 3  # Classes or labels, or words for a masked token, that are listed
 _NEXT_TOKENS = 5  # Tokens after a text that are listed
 _TAGS = 12  # Tagged tokens that are listed
+_LONGEST_ANSWER = 30  # Tokens of an answer to a question, as the task has them
 _NAMED_TAGS = 3  # Tagged tokens that a sentence names
 #: One output, as the page shows it: its ``name``, and its value of the ``full`` model, with heads
 #: ``off``, and of the ``random`` sets (smallest and largest; empty if no head is off). The ``unit``
@@ -38,6 +40,7 @@ class Told(NamedTuple):
 
     answers: list[Answer]
     lead: Lead
+    of_second: Lead | None = None  # About the second of two texts that are read each on its own
 
 
 def off_model(n_models: int) -> int:
@@ -109,7 +112,7 @@ def masked_token(model: LoadedModel, logits: Tensor) -> Told:
 
 def _word(token: str) -> str:
     """Write a token as a word of a sentence: \u201cParis\u201d for ``␣Paris``."""
-    return _quoted(token.removeprefix("␣") or token)
+    return "a space" if token == "␣" else _quoted(token.removeprefix("␣"))
 
 
 def next_tokens(model: LoadedModel, logits: Tensor) -> Told:
@@ -122,7 +125,9 @@ def next_tokens(model: LoadedModel, logits: Tensor) -> Told:
     leads: list[Lead] = []
     one_text = logits.shape[1] == 1
     for i in range(logits.shape[1]):
-        says = "Likeliest next:" if one_text else "Likeliest after the first text:"
+        says = "Likeliest next:"
+        if not one_text:
+            says = ("Likeliest after the first text:", "after the second:")[i]
         shares = logits[:, i].softmax(dim=-1)
         ranking = ranked(shares, name, _NEXT_TOKENS, says=says, in_sentence=_word)
         prefix = "" if one_text else ("first: ", "second: ")[i]
@@ -130,7 +135,7 @@ def next_tokens(model: LoadedModel, logits: Tensor) -> Told:
             {**answer, "name": f"{prefix}next {answer['name']}"} for answer in ranking.answers
         ]
         leads.append(ranking.lead)
-    return Told(answers, leads[0])
+    return Told(answers, *leads)
 
 
 def tags(model: LoadedModel, logits: Tensor, row: Row) -> Told:
@@ -171,6 +176,36 @@ def tags(model: LoadedModel, logits: Tensor, row: Row) -> Told:
     return Told(answers, lead)
 
 
+def spans(model: LoadedModel, logits: Tensor, row: Row) -> Told:
+    """Tell the likeliest answers to a question; (models, pos, 2) of where one begins and ends.
+
+    An answer is a stretch of the second text, the context, and has the product of two
+    probabilities: that it begins at its first token, and ends at its last. Many models mark at the
+    first special token that there is none; so it is among the answers here.
+    """
+    context = [position for position in row.content if position >= (row.second or 0)]
+    special = [position for position in range(len(row.ids)) if position not in row.content]
+    places = [*special[:1], *context]
+    begins, ends = logits[:, places].softmax(dim=1).unbind(dim=-1)  # [models, places] each
+    joint = begins[:, :, None] * ends[:, None, :]  # [models, begin, end]
+    allowed = torch.ones_like(joint[0]).triu().tril(_LONGEST_ANSWER - 1)
+    if special:
+        allowed[0, 1:] = 0  # what begins at the special token is no stretch of the context
+    shares = (joint * allowed).flatten(1)
+
+    def name(span: int) -> str:
+        begin, end = divmod(span, len(places))
+        if special and begin == 0:
+            return "no answer"
+        ids = [row.ids[position] for position in places[begin : end + 1]]
+        return visible(model.tokenizer.decode(ids)).strip()
+
+    def in_sentence(answer: str) -> str:
+        return answer if answer == "no answer" else _quoted(answer)
+
+    return ranked(shares, name, says="The model answers:", in_sentence=in_sentence)
+
+
 def label_names(model: LoadedModel) -> Mapping[int, str]:
     """Return the names of a head's outputs by their numbers, as far as the model has any."""
     names: Mapping[int, str] = getattr(model.network.config, "id2label", None) or {}
@@ -196,7 +231,7 @@ def written_texts(
         texts = [of_model[i] for of_model in written]
         full = texts[0]
         off = texts[off_model(len(texts))]
-        random = texts[2] if len(texts) > 2 else ""
+        random = f"one writes {_quoted(texts[2])}" if len(texts) > 2 else ""
         answers.append(answer_of(f"{prefix}written", full, off, random))
 
         n_labels = len(pair.labels)
@@ -206,17 +241,17 @@ def written_texts(
         answers.append(numbers(name, means))
 
         writes = "it still writes" if off == full else f"it writes {_quoted(off)} in place of"
+        statement = f"It writes {_quoted(full)}"
+        if len(pairs) > 1:
+            statement = f"{('For the first text it writes', 'for the second')[i]} {_quoted(full)}"
         lead = Lead(
-            statement=f"It writes {_quoted(full)}",
+            statement=statement,
             before=f"{writes} {_quoted(full)}, ",
             subject="whose tokens\u2019 mean probability",
             values=means,
         )
         leads.append(lead)
-    first = leads[0]
-    if len(leads) > 1:
-        first = first._replace(statement=f"For the first text it writes {_quoted(written[0][0])}")
-    return Told(answers, first)
+    return Told(answers, *leads)
 
 
 def _quoted(text: str) -> str:

@@ -20,6 +20,8 @@ INVITE = "Click a layer\u2019s name to switch it off."
 NO_SETS = (
     "There are no random sets to compare with: most of their heads would be the same ones again."
 )
+#: Which of so many texts a value belongs to.
+_WHERE = {1: ("",), 2: (" for the first text", " for the second")}
 _SHOWN_DECIMALS = (2, 3)  # Decimals of a number: the fewest that tell what is compared apart
 
 
@@ -42,38 +44,57 @@ class Said(NamedTuple):
     note: str = ""  # How often chance alone does this; empty where nothing is claimed
 
 
-def said(lead: Lead, off: Sequence[str], sets: RandomSets) -> Said:
-    """Say what the model answers with these heads ``off``, and what random sets do."""
+def said(
+    lead: Lead, off: Sequence[str], sets: RandomSets, *, of_second: Lead | None = None
+) -> Said:
+    """Say what the model answers with these heads ``off``, and what random sets do.
+
+    Of two texts that are read each on its own, ``of_second`` is about the second.
+    """
+    leads = [lead] if of_second is None else [lead, of_second]
     if not off:
-        return Said(f"{lead.statement}. {INVITE}", "")
-    full = lead.values[0]
-    without = lead.values[1]
-    random = lead.values[2:]
-    decimals = 0 if lead.counted is not None else _decimals(full, without, random)
+        return Said(f"{'; '.join(each.statement for each in leads)}. {INVITE}", "")
     these = f"Without {off[0]}" if len(off) == 1 else f"Without these {len(off)} heads"
-    answer = f"{these}: {_change(lead, full, without, decimals)}{lead.after}."
-    if not random:
+    changes = [f"{_change(each)}{each.after}" for each in leads]
+    if of_second is None:
+        answer = f"{these}: {changes[0]}."
+    else:
+        answer = f"{these}, first text: {changes[0]}; second text: {changes[1]}."
+    if not lead.values[2:]:
         return Said(answer, NO_SETS)
 
-    low = _written(min(random), decimals)
-    high = _written(max(random), decimals)
-    values = f"{low} to {high}" if low != high else low
-    verdict = judged(full, without, random)
-    follows = _follows(verdict, len(off), len(sets.sets))
-    control = f"{_sets_in_words(len(off), sets)}: {values}, so {follows}."
-    return Said(answer, control, "" if verdict == LIKE_RANDOM else _chance(len(sets.sets)))
+    n_sets = len(sets.sets)
+    verdicts = [judged(each.values[0], each.values[1], each.values[2:]) for each in leads]
+    found = [
+        f"{_range(each)}{where}, so {_follows(verdict, len(off), n_sets)}"
+        for each, where, verdict in zip(leads, _WHERE[len(leads)], verdicts, strict=True)
+    ]
+    control = f"{_sets_in_words(len(off), sets)}: {'; '.join(found)}."
+    return Said(answer, control, "" if set(verdicts) == {LIKE_RANDOM} else _chance(n_sets))
 
 
-def _change(lead: Lead, full: float, without: float, decimals: int) -> str:
+def _change(lead: Lead) -> str:
     """Say how the value changes: ``negative falls from 0.93 to 0.58``."""
+    full = lead.values[0]
+    without = lead.values[1]
     if lead.counted is not None:
         return f"{without:.0f} of {lead.counted} {lead.subject}"
+    decimals = _decimals(lead)
     before = _written(full, decimals)
     now = _written(without, decimals)
     if before == now:
         return f"{lead.before}{lead.subject} stays at {now}"
     verb = "rises" if without > full else "falls"
     return f"{lead.before}{lead.subject} {verb} from {before} to {now}"
+
+
+def _range(lead: Lead) -> str:
+    """Write the smallest and the largest value of random sets: ``0.91 to 0.95``."""
+    random = lead.values[2:]
+    decimals = _decimals(lead)
+    low = _written(min(random), decimals)
+    high = _written(max(random), decimals)
+    return f"{low} to {high}" if low != high else low
 
 
 def _sets_in_words(n_off: int, sets: RandomSets) -> str:
@@ -139,10 +160,16 @@ def _chance(n_sets: int) -> str:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def _decimals(full: float, without: float, random: Sequence[float]) -> int:
+def _decimals(lead: Lead) -> int:
     """Return the fewest decimals with which no comparison looks otherwise than it was judged."""
+    if lead.counted is not None:
+        return 0
     fewest, most = _SHOWN_DECIMALS
-    compared = [full, min(random), max(random)] if random else [full]
+    without = lead.values[1]
+    random = lead.values[2:]
+    compared = [lead.values[0]]
+    if random:
+        compared += [min(random), max(random)]
     for value in compared:
         differ = _rounded(value) != _rounded(without)
         if differ and round(value, fewest) == round(without, fewest):

@@ -16,6 +16,11 @@ LONGEST = 64  # Tokens of the longest text whose patterns are readable
 _PAIR_HEADS = ("classification", "token-classification", "question-answering")
 _LAST_WORDS = 24  # Characters that are shown of where a text would have to end
 _BEGUN = "The capital of France is"
+_QUESTION = "What is the capital of France?"
+_CONTEXT = f"{_BEGUN} Paris, and that of Germany is Berlin."
+#: A word in the scripts of most languages, for models that read no English: the first is taken
+#: that a tokenizer knows in full.
+_WORDS = ("سلام", "привет", "你好", "こんにちは", "नमस्ते", "שלום", "γεια", "안녕", "hello")
 
 
 def reads_pairs(model: LoadedModel) -> bool:
@@ -30,13 +35,16 @@ def fields_of(model: LoadedModel, samples: Sequence[str]) -> tuple[LiveField, Li
     """
     first = samples[0] if samples else ""
     if reads_pairs(model):
-        second_label = "A second text; the model then reads both as one pair"
+        if model.task_head == "question-answering":
+            return LiveField("Question", _QUESTION), LiveField("Text with the answer", _CONTEXT)
+        second_label = "Second text, if the model was trained on pairs: it reads both as one pair"
         return LiveField("Text", first), LiveField(second_label)
     if model.task_head == "causal":
         return LiveField("Text to continue", _BEGUN), LiveField("Another, continued on its own")
     if model.task_head == "seq2seq":
-        # What it reads, and in which language, is not known.
-        return LiveField("Source text"), LiveField("Another source text, on its own")
+        # What it reads, and in which language, is not known: only what its tokenizer knows.
+        text = _readable(model, [*samples[:1], *_WORDS])
+        return LiveField("Source text", text), LiveField("Another source text, on its own")
     mask = getattr(model.tokenizer, "mask_token", None)
     if model.task_head == "mlm" and mask:
         text = f"{_BEGUN} {mask}."
@@ -44,6 +52,16 @@ def fields_of(model: LoadedModel, samples: Sequence[str]) -> tuple[LiveField, Li
         return LiveField(label, text), LiveField("A second sentence")
     second = samples[1] if len(samples) > 1 else ""
     return LiveField("Sentence", first), LiveField("A second sentence, to compare", second)
+
+
+def _readable(model: LoadedModel, texts: Sequence[str]) -> str:
+    """Return the first text whose tokens a model's tokenizer knows, or nothing."""
+    unknown = getattr(model.tokenizer, "unk_token_id", None)
+    for text, encoding in zip(texts, tokenise(model, texts, check=False), strict=True):
+        fits = len(encoding.ids) <= min(LONGEST, model.max_length)
+        if fits and unknown not in encoding.ids:
+            return text
+    return ""
 
 
 def rows_of(model: LoadedModel, texts: Sequence[str]) -> list[Row]:
@@ -56,6 +74,8 @@ def rows_of(model: LoadedModel, texts: Sequence[str]) -> list[Row]:
             raise InputError("Type at least one word.")
         if any(0xD800 <= ord(char) < 0xE000 for char in text):  # the range of surrogates
             raise InputError("The text holds half of a character (a lone surrogate).")
+    if len(texts) < 2 and model.task_head == "question-answering":
+        raise InputError("Type a question, and a text that has the answer.")
     together = len(texts) == 2 and reads_pairs(model)
     first = texts[:1] if together else texts
     second = texts[1:] if together else None

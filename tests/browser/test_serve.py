@@ -396,16 +396,34 @@ def test_the_frames_of_roles_stand_out(show, scheme):
     assert min(contrasts) >= 3
 
 
+#: Marks whose letters are wider than their cells.
+_CUT_MARKS = """() => {
+  const widthOf = (mark) => {
+    const letters = document.createRange();
+    letters.selectNodeContents(mark);
+    return letters.getBoundingClientRect().width;
+  };
+  const marks = Array.from(document.querySelectorAll("button.cell .mark"));
+  return marks.filter((m) => widthOf(m) > m.closest(".cell").clientWidth).map((m) => m.textContent);
+}"""
+
+
 @pytest.mark.parametrize(("width", "fits"), [(390, False), (768, True), (1280, True)])
 def test_marks_stand_wherever_they_fit_and_the_legend_is_whole(show, width, fits):
     page = show(viewport={"width": width, "height": 844})
-    mark = page.locator("button.cell .mark").first
-    assert mark.is_visible()  # at most three letters, on this sample
-    page.evaluate("for (const m of document.querySelectorAll('.mark')) m.textContent = 'punct'")
+    assert page.locator("button.cell .mark:visible").count() == 72
+    # On this sample no mark is longer than three letters.
+    long = page.locator("button.cell .mark").first
+    long.evaluate("mark => { mark.dataset.full = 'broad'; }")
     page.set_viewport_size({"width": width - 1, "height": 844})
-    mark.wait_for(state="visible" if fits else "hidden")
-    cut = "[...document.querySelectorAll('.cell')].filter(c => c.scrollWidth > c.clientWidth)"
-    assert page.evaluate(f"{cut}.length") == 0
+    expect(long).to_have_text("broad" if fits else "b")
+    explained = page.locator(".legend", has_text="Where a mark does not fit: b = broad.")
+    assert explained.count() == (0 if fits else 1)
+    page.set_viewport_size({"width": 390 if fits else 1280, "height": 844})
+    expect(long).to_have_text("b" if fits else "broad")
+    page.set_viewport_size({"width": width, "height": 844})
+    expect(long).to_have_text("broad" if fits else "b")
+    assert page.evaluate(_CUT_MARKS) == []
     legend = page.locator(".legend")
     assert "CLS, SEP = first, last special token" in legend.inner_text()
     assert "crossed out: switched off" in legend.inner_text()
@@ -450,6 +468,19 @@ def test_what_scrolls_sideways_fades_out_where_there_is_more(show):
     strip.evaluate("box => box.scrollTo(9999, 0)")
     expect(strip).to_have_class(re.compile("more-left"))
     assert "more-right" not in strip.get_attribute("class")
+    page.click("#panel .sheet")
+    page.click("#panel .more summary")
+    hint = page.locator("#panel .sideways:visible").first
+    expect(hint).to_have_text("more to the right →")
+    page.locator("#panel .scroll.more-right").first.evaluate("box => box.scrollTo(9999, 0)")
+    expect(hint).to_have_text(re.compile("^← more to the left"))
+
+
+def test_the_picture_of_a_sentence_names_every_token_on_a_phone_too(show):
+    page = show(viewport={"width": 390, "height": 844})
+    page.click("#panel .sheet")
+    names = page.locator("#panel .heat text").count()
+    assert names == 2 * page.evaluate("document.querySelector('button.cell canvas').width")
 
 
 # --- nothing is rebuilt under the reader ------------------------------------------------------

@@ -43,6 +43,25 @@ def test_with_all_heads_on_the_sentence_invites():
     assert told.control == told.note == ""
 
 
+def test_of_two_texts_on_their_own_each_is_told():
+    second = Lead(statement="after the second: \u201ca\u201d 0.40", subject="a", values=(0.4,))
+    told = said(lead(0.93), [], RandomSets([]), of_second=second)
+    assert told.answer.startswith(
+        "The model says: negative 0.93; after the second: \u201ca\u201d 0.40. Click"
+    )
+    second = second._replace(values=values(0.4, 0.35, 0.3, 0.5))
+    told = said(lead(*values(0.93, 0.58, 0.91, 0.95)), TWELVE, SETS, of_second=second)
+    assert told.answer == (
+        "Without these 12 heads, first text: negative falls from 0.93 to 0.58; "
+        "second text: a falls from 0.40 to 0.35."
+    )
+    assert told.control == (
+        "19 random sets of 12 in the same layers: 0.91 to 0.95 for the first text, so these heads "
+        "matter here; 0.30 to 0.50 for the second, so these heads do as random ones do."
+    )
+    assert "2 of 20 cases" in told.note
+
+
 @pytest.mark.parametrize(
     ("full", "without", "low", "high", "verdict"),
     [

@@ -458,6 +458,41 @@ def test_tags_that_change_are_counted_and_named(tmp_path):
     assert answered["answers"][1]["name"] == "probability of the whole model's tags, mean"
 
 
+def test_the_likeliest_answer_to_a_question_is_a_stretch_of_the_context(tmp_path):
+    """Against all stretches, one by one, of what transformers gives."""
+    from transformers import AutoModelForQuestionAnswering
+
+    tiny_bert(tmp_path / "m", task_head="question-answering")
+    ask = Answers(open_for_tasks(str(tmp_path / "m")))
+    texts = ["the cat sat", "she ran on the mat"]
+    answered = ask(texts, ["L0H1"])
+
+    network = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "m").eval()
+    encoded = tiny_tokenizer()(*texts, return_tensors="pt")
+    places = [0, 5, 6, 7, 8, 9]  # [CLS] the cat sat [SEP] she ran on the mat [SEP]
+    with torch.no_grad():
+        outputs = network(**encoded)
+    begins = outputs.start_logits[0, places].softmax(-1)
+    ends = outputs.end_logits[0, places].softmax(-1)
+    words = texts[1].split()
+    shares = {"no answer": float(begins[0] * ends[0])}
+    for begin in range(5):
+        for end in range(begin, 5):
+            stretch = " ".join(words[begin : end + 1])
+            shares[stretch] = float(begins[begin + 1] * ends[end + 1])
+    likeliest = sorted(shares, key=shares.__getitem__, reverse=True)[:3]
+    shown = {answer["name"]: float(answer["full"]) for answer in answered["answers"]}
+    assert list(shown)[:3] == likeliest
+    assert shown == pytest.approx({name: shares[name] for name in shown}, abs=6e-4)
+    assert ask(texts, [])["said"]["answer"].startswith("The model answers: ")
+    assert [field.label for field in fields_of(ask.model, [])] == [
+        "Question",
+        "Text with the answer",
+    ]
+    with pytest.raises(InputError, match="a text that has the answer"):
+        ask(texts[:1], [])
+
+
 def test_what_models_say_is_put_into_words(shared, transliteration):
     masked = Answers(open_for_tasks(str(shared / "models/minilm-mlm")))
     said = masked(["Paris is the [MASK] of France."], [])["said"]["answer"]
@@ -467,6 +502,13 @@ def test_what_models_say_is_put_into_words(shared, transliteration):
     off = transliteration(["\u0645\u062d\u0645\u062f"], [f"L0H{head}" for head in range(4)])
     assert off["said"]["answer"].startswith("Without these 4 heads: it ")
     assert "\u201d, whose tokens\u2019 mean probability " in off["said"]["answer"]
+    two = transliteration(["\u0645\u062d\u0645\u062f", "\u0633\u0644\u0627\u0645"], [])
+    assert re.match(
+        "For the first text it writes \u201c.*; for the second \u201c", two["said"]["answer"]
+    )
+    # It reads no English: its field begins with a word that its tokenizer knows.
+    text = fields_of(transliteration.model, ["The cat sat."])[0].text
+    assert "<unk>" not in transliteration([text], [])["texts"][0]["tokens"]
 
 
 def test_only_embeddings_begin_with_two_sentences(demo, shared, tmp_path):

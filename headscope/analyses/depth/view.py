@@ -38,7 +38,7 @@ VARIANTS = {
     "full": _Shown("full model", "full model", b.BLACK),
     "full-without-layernorm": _Shown("full, LayerNorm off", "no LayerNorm", b.PURPLE),
     "attention+skip": _Shown("attention + skip", "+ skip", b.BLUE),
-    "attention+ffn": _Shown("attention + FFN", "+ FFN", b.ORANGE),
+    "attention+ffn": _Shown("attention + feed-forward", "+ FFN", b.ORANGE),
     "attention": _Shown("attention only", "attention", b.VERMILION),
 }
 #: The parts of a layer, by their names in the result.

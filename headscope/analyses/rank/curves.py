@@ -17,8 +17,8 @@ from headscope.show.cells import decimal, interval_text, last_part, model_name
 
 #: Colour and dash of each control's curve: random Gaussian weights, and a new initialisation.
 _CONTROL_STYLES: dict[str, dict[str, Any]] = {
-    "gaussian": {"colour": b.VERMILION, "dash": "--"},
-    "fresh": {"colour": b.GREEN, "dash": ":"},
+    "gaussian": {"name": "random weights, Gaussian", "colour": b.VERMILION, "dash": "--"},
+    "fresh": {"name": "random weights, freshly initialised", "colour": b.GREEN, "dash": ":"},
 }
 
 
@@ -95,7 +95,6 @@ def _share_curves(
         curve = _shares(sigmas, power)
         series.append(
             b.Series(
-                name=f"{name} control",
                 x=range(len(curve)),
                 y=curve,
                 marker="",

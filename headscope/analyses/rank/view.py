@@ -321,7 +321,7 @@ def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
     for kind, rows in kinds.items():
         mean = mean_of(row.qk.dims["90"] for row in rows)
         random = control_means(result, rows)
-        controls = [f"{name} {control_mean:.1f}" for name, control_mean in random.items()]
+        controls = [f"{_LONG[name]} {control_mean:.1f}" for name, control_mean in random.items()]
         title = f"dimensions that hold 90% of W_QW_Kᵀ, {kind}"
         yield KeyNumber(title, decimal(mean, 1), ", ".join(controls) or "-", Estimate(mean))
         if result.rotates:
@@ -329,7 +329,7 @@ def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
             controls = []
             for kind_of_random in random:
                 random_spread = mean_control_range(result, rows, kind_of_random)
-                controls.append(f"{kind_of_random} {dims90_text(random_spread)}")
+                controls.append(f"{_LONG[kind_of_random]} {dims90_text(random_spread)}")
             title = f"{title}, distances 1 to {FARTHEST}"
             yield KeyNumber(title, spread, ", ".join(controls) or "-", Estimate(None))
 

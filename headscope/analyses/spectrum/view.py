@@ -252,7 +252,7 @@ def _controls(result: SpectrumResult) -> dict[str, Any]:
 def _curves(result: SpectrumResult) -> b.Panels:
     """Draw cumulative shares: heads thin, layer means bold, exceptions by name, controls dashed."""
     x_title = "largest singular values counted"
-    line_at_k = {f"k = {result.k}": float(result.k)}
+    line_at_k = {f"the {result.k} largest": float(result.k)}
     return b.Panels(
         title=f"How few singular values hold a pattern, {model_name(result)}: mean over "
         f"{result.sequences:,} sequences of {result.length} tokens",

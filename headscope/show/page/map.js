@@ -37,16 +37,33 @@ function headsMap(heads, { chosen, clicked, key }) {
     });
   }
 
-  // Marks stand in the cells of a map where the widest of them fits, in smaller letters if need be.
+  // Marks stand in the cells wherever they fit, in smaller letters if need be. Where a role's does not, it is cut to its first
+  // letters, which the legend explains; numbers are never cut.
   function fitMarks() {
+    const cut = new Map(), known = new Set(Array.from(heads.values(), (head) => head.mark));
     for (const table of tables) {
-      const cell = table.querySelector("button.cell"), marks = Array.from(table.querySelectorAll(".mark"), (mark) => mark.textContent);
+      const cell = table.querySelector("button.cell"), marks = Array.from(table.querySelectorAll(".mark"));
       if (!cell || !cell.clientWidth) continue;
-      const widest = (pixels) => Math.max(...marks.map((mark) => measured(mark, `600 ${pixels}px system-ui, sans-serif`)));
-      const room = cell.clientWidth;
-      table.classList.toggle("tight", widest(11.5) > room);
-      table.classList.toggle("unmarked", widest(11) * 0.96 > room);
+      const room = cell.clientWidth, width = (text, pixels) => measured(text, `600 ${pixels}px system-ui, sans-serif`);
+      const fits = (text) => width(text, 11) * 0.96 <= room;
+      for (const mark of marks) {
+        const full = mark.dataset.full || mark.textContent, isNumber = mark.closest(".scaled") || !/^[\p{L}]/u.test(full);
+        mark.dataset.full = full;
+        mark.textContent = isNumber || fits(full) ? full : initials(full, known);
+        if (mark.textContent !== full && fits(mark.textContent)) cut.set(mark.textContent, full);
+      }
+      const shown = new Set(marks.map((mark) => mark.textContent));
+      table.classList.toggle("tight", Array.from(shown).some((text) => width(text, 11.5) > room));
+      table.classList.toggle("unmarked", !Array.from(shown).every(fits));
     }
+    const note = document.getElementById("cut-marks");
+    if (note) note.textContent = cut.size ? ` Where a mark does not fit: ${Array.from(cut, ([letters, full]) => `${letters} = ${full}`).join(", ")}.` : "";
+  }
+  // The fewest first letters that no other mark begins with.
+  function initials(full, known) {
+    const letters = Array.from(full), others = Array.from(known).filter((mark) => mark !== full).map((mark) => mark.toLowerCase());
+    const least = letters.findIndex((_, i) => !others.some((mark) => mark.startsWith(letters.slice(0, i + 1).join("").toLowerCase())));
+    return least < 0 ? full : letters.slice(0, least + 1).join("");
   }
   for (const table of tables) {
     // So that no cell is smaller than a finger; a wider map scrolls in the box around it.
@@ -64,6 +81,7 @@ function headsMap(heads, { chosen, clicked, key }) {
       const value = heads.get(head).values[name], mark = cell.querySelector(".mark");
       cell.classList.toggle("scaled", name !== "role");
       cell.classList.toggle("less", signed && value < 0);
+      delete mark.dataset.full;
       if (name === "role") { mark.textContent = heads.get(head).mark; continue; }
       const share = value === undefined ? 0 : most > least ? Math.abs(value - least) / (most - least) : 1;
       cell.style.setProperty("--t", Math.round(100 * share) + "%");

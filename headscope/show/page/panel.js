@@ -82,8 +82,11 @@ function headPanel(data, { select, step, flip }) {
     answer.textContent = said || "";
     sentence.textContent = head.sentence;
 
-    const width = Math.max(120, (Math.min(460, panel.clientWidth - 34) - 14) / 2);
+    const full = Math.max(254, Math.min(460, panel.clientWidth - 34)), half = (full - 14) / 2;
     const now = patternOn(sample, head.name), before = pinned && patternOn(pinned.sample, head.name);
+    // A picture in half of the width that cannot name each token gets all of it.
+    const width = [now, before].some((pattern) => pattern && heatLayout(pattern, half).every > 1) ? full : half;
+    figures.classList.toggle("below", width === full);
     if (other) picture(pictures[0], meanPicture(head), data.meanCaption);
     picture(pictures[1], now && heatPicture(now, width), "on the sentence below; rows ask, columns are looked at");
     picture(pictures[2], before && heatPicture(before, width), pinned ? "as it was pinned: " + pinned.words : "");

@@ -25,14 +25,21 @@ function mostAlike(sample, name) {
   return shared.sort((a, b) => b[1] - a[1]).slice(0, 3);
 }
 
-// A pattern with its tokens, in pixels, so that type is never smaller than 11: where rows are lower, only some are named.
+const tokenWidth = (token) => measured(token, "11px system-ui");
+
+// How a pattern is laid out in a picture of this width: pixels for names, around, and of a cell; and which tokens are named:
+// type is never smaller than 11 pixels, so where rows are lower it is only every second, or third.
+function heatLayout({ ask, seen }, width) {
+  const widest = Math.max(...[...ask.tokens, ...seen.tokens].map(tokenWidth));
+  const edge = Math.max(18, Math.min(0.45 * width, 6 + widest)), beyond = 4;
+  const cell = (width - edge - beyond) / Math.max(seen.tokens.length, ask.tokens.length);
+  return { edge, beyond, cell, every: Math.ceil(11.5 / cell) };
+}
+
+// A pattern with its tokens, in pixels.
 function heatPicture(pattern, width) {
   const { flat, ask, seen } = pattern, across = seen.tokens.length, down = ask.tokens.length;
-  const label = (token) => measured(token, "11px system-ui");
-  const widest = (side) => Math.max(...side.tokens.map(label));
-  const edge = Math.max(18, Math.min(0.45 * width, 6 + Math.max(widest(ask), widest(seen))));
-  const beyond = 4; // pixels around, for the last names
-  const cell = (width - edge - beyond) / Math.max(across, down), every = Math.ceil(11.5 / cell);
+  const label = tokenWidth, { edge, beyond, cell, every } = heatLayout(pattern, width);
   const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${across * cell + edge + beyond} ${down * cell + edge + beyond}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
   svg.style.width = `${across * cell + edge + beyond}px`;
   svg.append(drawn("rect", { class: "ground", width: across * cell, height: down * cell }));
@@ -44,7 +51,7 @@ function heatPicture(pattern, width) {
     return letters.join("") + "…";
   }
   ask.tokens.forEach((token, i) => i % every || svg.append(drawn("text", { x: -3, y: (i + 0.5) * cell + 4, "text-anchor": "end" }, cut(token))));
-  const upright = widest(seen) < cell; // names of columns, where they are short; else they are turned round
+  const upright = Math.max(...seen.tokens.map(label)) < cell; // names of columns, where they are short; else they are turned round
   seen.tokens.forEach((token, i) => i % every || svg.append(upright
     ? drawn("text", { x: (i + 0.5) * cell, y: -4, "text-anchor": "middle" }, token)
     : drawn("text", { x: 0, y: 0, transform: `translate(${(i + 0.5) * cell + 4} -3) rotate(-90)` }, cut(token))));

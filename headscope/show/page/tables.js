@@ -50,11 +50,17 @@ function sortable(table) {
   });
 }
 
-// A region that scrolls sideways fades out where there is more of it.
+// A region that scrolls sideways fades out where there is more of it; above a table a line says so, too.
 function hintAtMore(box) {
+  const hint = box.querySelector("table") && element("p", "", "soft sideways", { "aria-hidden": "true", hidden: "" });
+  if (hint) box.before(hint);
   const show = () => {
-    box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
-    box.classList.toggle("more-left", box.scrollLeft > 2);
+    const right = box.scrollLeft + box.clientWidth < box.scrollWidth - 2, left = box.scrollLeft > 2;
+    box.classList.toggle("more-right", right);
+    box.classList.toggle("more-left", left);
+    if (!hint) return;
+    hint.hidden = !right && !left;
+    hint.textContent = (left ? "← more to the left " : "") + (right ? "more to the right →" : "");
   };
   const watch = new ResizeObserver(show);
   watch.observe(box);

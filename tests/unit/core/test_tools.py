@@ -45,11 +45,14 @@ def test_what_controls_is_seen(text, shown):
 def test_nothing_of_a_text_is_markup(text):
     """Take the entities away, and nothing is left that opens anything in GitHub's Markdown."""
     plain = re.sub(r"&#\d+;", "", markdown(text))
+    plain = re.sub(r"\[[-1.,%e ]+\](?![(\[:])", "", plain)  # an interval is no link
     assert not re.search(r"[<|`*\[\]~$&\\\n\x1b]", plain)
     page = markdown(text).replace("&#8203;", "\u200b")
     assert not re.search(r"@\w|://\w|www\.\w|(?<!&)#\w|\bGH-\d", page)
-    for words in ("obj dep->head of L3H5: 0.5 (0.4 to 0.6)", "en_ewt-ud-test.conllu"):
+    for words in ("obj dep->head of L3H5: 0.5 [0.4, 0.6]", "en_ewt-ud-test.conllu"):
         assert markdown(words) == words
+    for words in ("[1](x)", "[1][x]", "[1]: x", "[x]"):
+        assert "[" not in markdown(words)
 
 
 def test_a_line_of_a_log_says_which_step_of_how_many_and_how_much_is_done():
