@@ -72,19 +72,18 @@ def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
     return tmp_path
 
 
-PLAIN = (
+WITHOUT_DATA = (
     "prune",
     "demo",
     "--task",
     "similarity",
     "--no-validate",
-    "--data",
-    "stsb-test.csv",
     "--calibration",
     "stsb-train.csv",
     "--method",
     "fisher",
 )
+PLAIN = (*WITHOUT_DATA, "--data", "stsb-test.csv")
 
 
 def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
@@ -148,16 +147,16 @@ def test_calibration_pairs_that_are_measured_are_left_out(run, at_desk):
         + "".join((at_desk / "stsb-train.csv").read_text().splitlines(keepends=True)[:10])
     )
     few = ("--data", "both.csv", "--max-drop", "0.5", "--repair", "none", "--format", "json")
-    result = run(*PLAIN, *few).json
+    result = run(*WITHOUT_DATA, *few).json
     most = result["max_drop"]
     assert (most["count"], most["left_out"], most["near"]) == (len(IDLE), 0, [])
     assert result["data"]["examples"] == 90
     assert (result["calibration"]["examples"], result["calibration"]["dropped"]) == (70, 10)
     assert "its 10 examples with such a sentence are left out" in result["warnings"][0]
     same = ("--data", "stsb-train.csv", "--max-drop", "0.5")
-    refused(run(*PLAIN, *same), "Only 0 of the 80 examples")
+    refused(run(*WITHOUT_DATA, *same), "Only 0 of the 80 examples")
     few = ("--calibration-limit", "20", "--repair", "none", "--format", "json")
-    result = run(*PLAIN, *same, *few).json
+    result = run(*WITHOUT_DATA, *same, *few).json
     left_out = result["max_drop"]["left_out"]
     assert left_out == 10
     assert "the tests leave out every example" in result["warnings"][0]
@@ -195,5 +194,5 @@ def test_what_contradicts_itself_is_refused(options, says):
 def test_too_few_examples_are_refused(run, at_desk):
     lines = (at_desk / "stsb-test.csv").read_text().splitlines(keepends=True)
     (at_desk / "few.csv").write_text("".join(lines[:59]))
-    outcome = run(*PLAIN, "--data", "few.csv", "--max-drop", "0.5")
+    outcome = run(*WITHOUT_DATA, "--data", "few.csv", "--max-drop", "0.5")
     refused(outcome, "gives 59 examples, and max_drop needs 60")

@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM
 
 import headscope
-from headscope.core.errors import CheckpointError, InputError
+from headscope.core.errors import CheckpointError, InputError, UnwrittenError
 from headscope.models.certificate.certificate import validate_model
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
@@ -330,7 +330,7 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(loaded.network, "save_pretrained", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UnwrittenError, match="the disk is full"):
         headscope.save(loaded, tmp_path / "a" / "b" / "model")
     assert not any(tmp_path.iterdir())
 

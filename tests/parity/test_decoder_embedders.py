@@ -98,10 +98,12 @@ def test_retrieval_reads_queries_and_documents_after_their_prompts(name, made):
     loaded = headscope.load(str(folder))
     examples = Examples("few", "", first=TEXTS[:2], documents=TEXTS, relevance=({0: 1.0}, {2: 1.0}))
     task = make_task("retrieval", examples, loaded)
-    with torch.no_grad():
-        batch = next(iter(task.batches(loaded)))
-        embeddings = loaded.pooling.embed(loaded.forward(*batch.inputs[:2]), batch.attention_mask)
-    by_row = dict(zip(batch.index.tolist(), embeddings.numpy(), strict=True))
+    by_row: dict[int, np.ndarray] = {}
+    for batch in task.batches(loaded):
+        with torch.no_grad():
+            states = loaded.forward(*batch.inputs[:2])
+            embeddings = loaded.pooling.embed(states, batch.attention_mask)
+        by_row |= dict(zip(batch.index.tolist(), embeddings.numpy(), strict=True))
     model = package(folder)
     same([by_row[row] for row in task._queries], model.encode_query(list(TEXTS[:2])))
     same([by_row[row] for row in task._documents], model.encode_document(list(TEXTS)))

@@ -113,7 +113,7 @@ def test_what_the_model_does_to_its_pattern_by_itself_is_seen(loaded):
 
 
 def test_sites_without_weights_are_values_like_others(loaded):
-    assert "StrangeModel" in repr(loaded)
+    assert "strange, 3 layers x 4 heads" in repr(loaded)
     assert len(set(loaded.sites)) == 3
     copied = copy.deepcopy(loaded.sites[1])
     assert (copied.has_weights, copied.scale, copied.layer) == (False, loaded.sites[1].scale, 1)

@@ -7,7 +7,7 @@ import pytest
 from headscope.shrinking import sizes
 from headscope.shrinking.neurons import width_of
 from headscope.shrinking.result import Target
-from headscope.shrinking.serving import TORCH
+from headscope.shrinking.serving import GRAPH
 from headscope.shrinking.sizes import Shape
 
 
@@ -42,7 +42,7 @@ def planted(bert, monkeypatch):
 def test_layers_get_narrower_before_one_goes(planted, megabytes, shape):
     target = Target("mb", megabytes)
     largest, words = sizes.largest_that_reaches(
-        planted, TORCH, target, speed=1.0, tell=lambda *step: None
+        planted, GRAPH, target, speed=1.0, tell=lambda *step: None
     )
     assert largest == shape
     if shape is None:
