@@ -118,11 +118,11 @@ def free_room(place: Path) -> int | None:
     return None
 
 
-def need_room(place: Path, n_bytes: float, what: str) -> None:
+def need_room(place: Path, n_bytes: float, what: str, remedy: str = _FULL[1]) -> None:
     """Refuse, before a long run, a place that has no room for what is to be written there.
 
-    ``n_bytes`` is the least that it takes, and ``what`` names it in the message, such as "the
-    pruned model".
+    ``n_bytes`` is the least that it takes; ``what`` names it in the message, such as "the pruned
+    model", and ``remedy`` says what to do.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def need_room(place: Path, n_bytes: float, what: str) -> None:
     if room is not None and room < n_bytes:
         raise UnwrittenError(
             f"{what[0].upper()}{what[1:]} takes {megabytes(n_bytes)} or more, and where {place} is "
-            f"to be, {megabytes(room)} are free; {_FULL[1]}."
+            f"to be, {megabytes(room)} are free; {remedy}."
         )
     largest = _largest_file()
     if largest is not None and largest < n_bytes:

@@ -73,7 +73,12 @@ def _run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     with tempfile.TemporaryDirectory() as folder:
         runtimes = _runtimes(loaded, options)
         forms = [form for form in FORMS if form.runtime in runtimes]
-        need_room(Path(folder), room_of_forms(loaded, forms), "every form of the whole model")
+        need_room(
+            Path(folder),
+            room_of_forms(loaded, forms),
+            "every form of the whole model",
+            "set TMPDIR to a folder on another disk, or name fewer runtimes",
+        )
         bench = Bench(
             loaded,
             task,
