@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from headscope.core.disk import cause_of
+from headscope.core.disk import lack_of_room
 from headscope.core.errors import (
     HeadscopeError,
     InputError,
@@ -141,7 +141,7 @@ def error_boundary(debug: bool) -> Iterator[None]:
         reason = "out of memory" if isinstance(error, MemoryError) else str(error)
         _end(f"the system refused: {reason}", 1)
     except Exception as error:
-        cause = None if debug else cause_of(error)
+        cause = None if debug else lack_of_room(error)
         if cause is None:
             raise  # a fault of ours: the traceback says where
         why, remedy = cause

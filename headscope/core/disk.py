@@ -24,11 +24,12 @@ _LIMITED = (
     "the system allows no file of that size here",
     "raise the limit (ulimit -f), or name a folder on another disk",
 )
+_USED_UP = ("your share of the disk is used up", _FULL[1])
 _READ_ONLY = ("it is on a disk that is read only", "name another folder")
 _FORBIDDEN = ("it may not be written to", "give yourself the right to, or name another folder")
 _CAUSES: dict[int, tuple[str, str]] = {
     errno.ENOSPC: _FULL,
-    errno.EDQUOT: ("your share of the disk is used up", _FULL[1]),
+    errno.EDQUOT: _USED_UP,
     errno.EFBIG: _LIMITED,
     errno.EROFS: _READ_ONLY,
     errno.EACCES: _FORBIDDEN,
@@ -41,6 +42,7 @@ _WORDS = {
     # a stream of C++, whose file openvino deletes
     "iostream error": ("the system did not take all of it, as on a full disk", _FULL[1]),
 }
+_NO_ROOM = (_USED_UP, _LIMITED, *_WORDS.values())
 #: The number of the system's error, as libraries in Rust write it: ``(os error 28)``.
 _NUMBER = re.compile(r"\(os error (\d+)\)|\[Errno (\d+)\]")
 _PROBE = 1 << 18  # Bytes that are written to see whether a disk takes any more
@@ -64,8 +66,8 @@ def writing(place: Path) -> Iterator[None]:
         raise
     except Exception as error:  # safetensors, onnx, openvino and nncf raise many kinds
         cause = cause_of(error)
-        if isinstance(error, HeadscopeError) and cause not in (_FULL, _LIMITED):
-            cause = None  # it has a sentence of its own, such as of a file that may not be read
+        if isinstance(error, HeadscopeError):
+            cause = lack_of_room(error)  # else its own sentence is better, as of an unreadable file
         if cause is None and is_full(place):
             cause = _FULL
         if cause is None:
@@ -96,6 +98,15 @@ def cause_of(error: BaseException) -> tuple[str, str] | None:
                 return cause
         seen = seen.__cause__ or seen.__context__
     return None
+
+
+def lack_of_room(error: BaseException) -> tuple[str, str] | None:
+    """Return the reason and the remedy if an error, or its cause, is want of room; None for others.
+
+    A right that is missing does not count: a file that may not be read lacks it too.
+    """
+    cause = cause_of(error)
+    return cause if cause in _NO_ROOM else None
 
 
 def is_full(place: Path) -> bool:

@@ -155,6 +155,8 @@ def test_whatever_a_library_raises_of_a_full_disk_is_one_sentence(tmp_path: Path
             raise error
     with pytest.raises(RuntimeError, match="a fault of ours"), disk.writing(tmp_path):
         raise RuntimeError("a fault of ours")
+    unreadable = PermissionError(13, "Permission denied", "data.csv")
+    assert disk.lack_of_room(unreadable) is None  # it is no want of room
     assert list(tmp_path.iterdir()) == []
 
 
