@@ -16,9 +16,10 @@ Function = Callable[[Tensor], Tensor]
 class ToyBatch:
     """Examples with ``e_i = f(sum over heads of xi_h a_ih)`` and loss ``||e_i - y_i||^2 / 2``."""
 
-    def __init__(self, a: Tensor, y: Tensor | None, f: Function) -> None:
+    def __init__(self, a: Tensor, y: Tensor | None, f: Function, first: int = 0) -> None:
         # (size, n_layers, n_heads, d), (size, d)
         self._a = a
+        self.examples = range(first, first + len(a))
         self._y = y
         self._f = f
         self.query_mask = torch.ones(*a.shape[:2], 1, dtype=torch.long)
@@ -57,7 +58,7 @@ class Toy:
         for start in range(0, len(self._a), self._batch_size):
             rows = slice(start, start + self._batch_size)
             y = self._y[rows] if labels and self._y is not None else None
-            yield ToyBatch(self._a[rows], y, self._f)
+            yield ToyBatch(self._a[rows], y, self._f, start)
 
     def quality(self, gates: Tensor) -> float:
         batch = ToyBatch(self._a, self._y, self._f)

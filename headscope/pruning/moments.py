@@ -21,6 +21,7 @@ among them, have weight zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,7 +34,7 @@ from headscope.core.memory import release_memory
 from headscope.core.widest import exact
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import hooked
-from headscope.tasks.loss_batches import LossBatch
+from headscope.tasks.loss_batches import Directions, LossBatch
 
 DIRECTIONS = 2  # Random directions of the output for each batch
 
@@ -85,41 +86,35 @@ def measure_moments(
         return note_run
 
     n_examples = 0
-    d_output = 0
     release_memory()  # what threads that ran the last model have left behind
     with hooked(module.register_forward_hook(hook_of(i)) for i, module in enumerate(modules)):
-        for number, batch in enumerate(batches):
-            # Directions of every batch are the same whatever was drawn for others.
-            generator = torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**64)
+        for batch in batches:
             map_runs.clear()
             all_heads_on = batch.gates("example")
             output = batch.embed(all_heads_on)  # [examples, d_output]
-            gradients = _random_gradients(output, map_runs, generator)
+            gradients = _random_gradients(output, map_runs, Directions(batch, seed))
             for map_run, gradients_of_run in zip(map_runs, gradients, strict=True):
                 sums[map_run.layer].add(map_run.inputs, gradients_of_run)
             n_examples += batch.size
-            d_output = output.shape[-1]
             del output, gradients  # the graph is gone before the next one is made
             map_runs.clear()
     release_memory()
-    # A random unit direction r of d numbers has E[r r^T] = I / d.
-    scale = d_output / (DIRECTIONS * max(n_examples, 1))
+    scale = 1 / (DIRECTIONS * max(n_examples, 1))
     return [layer_sums.moments(scale) for layer_sums in sums]
 
 
 def _random_gradients(
-    output: Tensor, map_runs: Sequence[MapRun], generator: torch.Generator
+    output: Tensor, map_runs: Sequence[MapRun], directions: Directions
 ) -> list[list[Tensor]]:
     """Return for each run of a map the gradients of the model's output by what the map put out.
 
-    One for each of DIRECTIONS random directions of the output; none for a run that the output does
-    not depend on.
+    One for each of DIRECTIONS random directions r of the output, so long that E[r r^T] = I; none
+    for a run that the output does not depend on.
     """
     outputs_of_maps = [map_run.outputs for map_run in map_runs]
     gradients: list[list[Tensor]] = [[] for _ in map_runs]
     for _ in range(DIRECTIONS):
-        drawn = torch.randn(output.shape, generator=generator)
-        direction = F.normalize(drawn, dim=-1).to(output)
+        direction = directions.draw(output) * math.sqrt(output.shape[-1])
         gradient_by_run = torch.autograd.grad(
             output, outputs_of_maps, direction, retain_graph=True, allow_unused=True
         )

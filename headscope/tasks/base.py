@@ -237,6 +237,7 @@ class Task:
                 loaded=loaded,
                 batch=batch,
                 owner=torch.arange(len(batch.index), device=loaded.device),
+                examples=batch.index.tolist(),
                 read_loss=loss,
                 read_embed=embed,
                 select_loss=select_loss(batch),
@@ -275,11 +276,13 @@ class Task:
             unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
             return torch.cat(torch.split(unit, len(sets)), dim=-1)
 
+        examples = [row_set.index for row_set in sets]
         return LossBatch(
             loaded=loaded,
             batch=batch,
             owner=torch.arange(len(sets), device=loaded.device).repeat(n_rows),  # 0, 1, 0, 1
-            read_loss=partial(self._loss_of_sets, [row_set.index for row_set in sets]),
+            examples=examples,
+            read_loss=partial(self._loss_of_sets, examples),
             read_embed=embed,
             select_loss=select,
             select_embed=select,

@@ -4,9 +4,10 @@ r"""How a model's outputs move with the gates of its heads, sampled in one backw
 where one is removed. A *unit* is what can be removed on its own: a head, or in ALBERT the same head
 of all layers.
 
-For the output ``e`` (d,) of one example and ``J = de/dxi`` (d, n_units), a random direction r with
-``E[r r^T] = I`` gives a row ``J^T r`` whose outer product has the mean ``J^T J``: the Gauss-Newton
-matrix of the distance ``||e(xi) - e(1)||^2``, whose own first derivative vanishes at ``xi = 1``.
+For the output ``e`` (d,) of one example and ``J = de/dxi`` (d, n_units), a random direction r of
+length 1 has ``E[r r^T] = I / d`` and gives a row ``J^T r``. The outer product of this row, times d,
+has the mean ``J^T J``: the Gauss-Newton matrix of the distance ``||e(xi) - e(1)||^2``, whose own
+first derivative vanishes at ``xi = 1``.
 
 :func:`sample` is that pass. :func:`labelled_rows` takes the derivatives of labelled losses instead;
 :func:`full_outputs` and :func:`distance` need no derivatives: the outputs ``e(1)`` of the unpruned
@@ -28,12 +29,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headscope.core.accumulator import numpy
 from headscope.core.processes import current, gathered_in_order, share, summed
 from headscope.core.widest import exact, widest
-from headscope.tasks.loss_batches import LossBatch
+from headscope.tasks.loss_batches import Directions, LossBatch
 from headscope.tasks.units import Units
 
 #: Outputs e of at most so many numbers are stored: log-probabilities would fill the memory.
@@ -75,8 +75,7 @@ def sample(
     distance = 0.0
     count = 0.0  # examples
     for index, batch in share(enumerate(batches)):
-        # Every batch has draws of its own, whichever process takes it.
-        generator = torch.Generator().manual_seed((seed * 1_000_003 + index) % 2**64)
+        random_directions = Directions(batch, seed)
         gates = batch.gates("example")  # ones, (size, n_layers, n_heads)
         if unit_gates is not None:
             gates = units.expand(unit_gates.to(gates)).expand_as(gates).clone()
@@ -87,11 +86,8 @@ def sample(
             gradient += _pull(output, gates, gap, units).sum(dim=0)
             distance += float((widest(gap) ** 2).sum())
         for _ in range(directions):
-            drawn = torch.randn(output.shape, generator=generator, dtype=torch.float32)
-            random_directions = F.normalize(drawn, dim=-1).to(output)  # of length 1, (size, d)
-            rows = _pull(output, gates, random_directions, units)  # J^T r, (size, n_units)
+            rows = _pull(output, gates, random_directions.draw(output), units)  # J^T r of each
             unit_squares += (rows**2).sum(dim=0) / directions
-            # A direction of length 1 has E[r r^T] = I / d: the outer product is multiplied by d.
             width = output.shape[-1]
             matrix += rows.t() @ rows * (width / directions)
         count += batch.size

@@ -6,9 +6,11 @@ is made of one or more *rows*, sequences of tokens that the model reads (a pair 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -38,6 +40,7 @@ class LossBatch:
     loaded: LoadedModel
     batch: Padded
     owner: Tensor  # (rows,): the example that each row belongs to, such as 0, 1, 0, 1
+    examples: Sequence[int]  # (size,): the number of each example among all of the task
     read_loss: Read  # Makes the loss of what the model returns
     read_embed: Read  # Makes the output e of what the model returns
     #: Which positions the task head reads for the loss, and for e; None: all
@@ -48,7 +51,7 @@ class LossBatch:
     @property
     def size(self) -> int:
         """Examples in the batch."""
-        return int(self.owner.max()) + 1
+        return len(self.examples)
 
     @property
     def query_mask(self) -> Tensor:
@@ -97,6 +100,38 @@ class LossBatch:
         with gated(self.loaded, row_gates, gradients=gradients, means=self.means) as run:
             hidden, logits = run(*batch.inputs, **batch.decoder_inputs, select=select)
             return read(batch, hidden, logits)
+
+
+class Directions:
+    """Random directions of length 1 in the space of a batch's outputs e, one of each example.
+
+    They point to corners of a cube: a direction of d numbers has entries 1 / sqrt(d) and
+    -1 / sqrt(d), and E[r r^T] = I / d. Every example has draws of its own, whichever batch or
+    process takes it and however far the batch is padded. So what is estimated with them is the
+    same, but for rounding, in batches of any size.
+    """
+
+    def __init__(self, batch: LossBatch, seed: int) -> None:
+        self._examples = batch.examples
+        self._seed = seed
+        self._n_drawn = 0
+
+    def draw(self, output: Tensor) -> Tensor:
+        """Return each example's next direction, in the shape of its ``output``: (size, d)."""
+        width = output.shape[-1]
+        bits = []
+        for example in self._examples:
+            generator = example_generator(self._seed, example, self._n_drawn)
+            bits.append(torch.randint(2, (width,), generator=generator))
+        self._n_drawn += 1
+        signs = 2 * torch.stack(bits) - 1
+        return signs.to(output) / math.sqrt(width)
+
+
+def example_generator(seed: int, example: int, draw: int = 0) -> torch.Generator:
+    """Return the generator of one draw for one example of a task."""
+    (own_seed,) = np.random.SeedSequence((seed % 2**64, example, draw)).generate_state(1)
+    return torch.Generator().manual_seed(int(own_seed))
 
 
 class RowSet:

@@ -25,7 +25,7 @@ from headscope.models.run.task_heads import InSlices
 from headscope.models.surgery.output_maps import original_outputs
 from headscope.stats.metrics import Outputs, ratio_of, token_rate
 from headscope.tasks.base import Taken, TokenTask
-from headscope.tasks.loss_batches import LossBatch
+from headscope.tasks.loss_batches import LossBatch, example_generator
 from headscope.tasks.positions import at_masks, by_row, mean_by_row, need_logits
 from headscope.tasks.text_rows import tokenised, windows
 
@@ -132,18 +132,16 @@ class NextToken(TokenTask):
 
     def _draw(self, loaded: LoadedModel) -> dict[int, Tensor]:
         """Draw a token by the whole model's probabilities at each position, by row."""
-        generator = torch.Generator(loaded.device).manual_seed(self._seed % 2**64)
-
-        def draw(logits: Tensor, positions: slice) -> Tensor:
-            p = wide(logits).softmax(dim=-1)
-            return torch.multinomial(p, 1, generator=generator)[:, 0]
-
         drawn: dict[int, Tensor] = {}
         with original_outputs(loaded), gated(loaded) as run:
             for batch in self.batches(loaded):
-                _, tokens = run(*batch.inputs, select=InSlices(partial(at_masks, batch), draw))
-                counts = torch.bincount(batch.masked[0], minlength=len(batch.index))
-                by_index = torch.split(need_logits(tokens), counts.tolist())
+                counts = torch.bincount(batch.masked[0], minlength=len(batch.index)).tolist()
+                levels = [
+                    torch.rand(count, generator=example_generator(self._seed, row))
+                    for row, count in zip(batch.index.tolist(), counts, strict=True)
+                ]
+                _, tokens = run(*batch.inputs, select=_draws(batch, torch.cat(levels)))
+                by_index = torch.split(need_logits(tokens), counts)
                 drawn |= dict(zip(batch.index.tolist(), by_index, strict=True))
         return drawn
 
@@ -162,5 +160,21 @@ def _losses(batch: Padded, tokens: Tensor) -> InSlices:
 
     def read(logits: Tensor, positions: slice) -> Tensor:
         return F.cross_entropy(wide(logits), tokens[positions], reduction="none")
+
+    return InSlices(partial(at_masks, batch), read)
+
+
+def _draws(batch: Padded, levels: Tensor) -> InSlices:
+    """Read a token at each predicted position: drawn, with the probability that it has there.
+
+    ``levels`` (predicted,) are numbers drawn evenly from 0 to 1. With the probabilities of all
+    tokens laid end to end, a level lies in that of the token that is read.
+    """
+
+    def read(logits: Tensor, positions: slice) -> Tensor:
+        ends = wide(logits).softmax(dim=-1).cumsum(dim=-1)  # (n, vocabulary)
+        places = levels[positions].to(ends)[:, None] * ends[:, -1:]
+        tokens = torch.searchsorted(ends, places, right=True)[:, 0]
+        return tokens.clamp(max=logits.shape[-1] - 1)
 
     return InSlices(partial(at_masks, batch), read)
