@@ -32,8 +32,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-
 from headscope.core.errors import MaskedRowWarning
 from headscope.core.memory import release_memory
 from headscope.core.progress import say
@@ -155,9 +153,8 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
     with_sdpa = has_sdpa and sdpa_differs is None
 
     # Lines of the certificate.
-    epsilon = torch.finfo(loaded.model.dtype).eps
     layers = tuple(
-        layer_check(site, site_evidence, epsilon, with_sdpa=with_sdpa)
+        layer_check(site, site_evidence, with_sdpa=with_sdpa)
         for site, site_evidence in zip(loaded.sites, evidence, strict=True)
     )
     if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
@@ -177,7 +174,7 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
         layers=layers,
         max_abs_hidden_eager=hidden.ours_from_eager,
         max_abs_hidden_sdpa=None if sdpa_differs is not None else hidden.ours_from_sdpa,
-        noise_hidden=hidden.noise(epsilon, with_sdpa=with_sdpa),
+        noise_hidden=hidden.noise(with_sdpa=with_sdpa),
         sdpa_differs=sdpa_differs,
         expert_choices=sum(runs.own.experts.count for runs in probe_runs),
         expert_choices_otherwise=sum(runs.own.experts.otherwise for runs in probe_runs),

@@ -236,12 +236,10 @@ def _added(by_probe: Sequence[tuple[ScaleSums, ...]]) -> tuple[ScaleSums, ...]:
     return tuple(reduce(add, sums) for sums in by_program)
 
 
-def layer_check(
-    site: AttentionSite, evidence: Evidence, epsilon: float, *, with_sdpa: bool
-) -> LayerCheck:
+def layer_check(site: AttentionSite, evidence: Evidence, *, with_sdpa: bool) -> LayerCheck:
     """Turn evidence into the values of a certificate; of three programs' scales, the worst.
 
-    ``epsilon`` is the dtype's; ``with_sdpa``: whether our run is held against the SDPA run too.
+    ``with_sdpa``: whether our run is held against the SDPA run too.
     """
     scale, scale_error = _farthest_from_1(evidence.scales)
     z_scale, z_scale_error = _farthest_from_1(evidence.z_scales)
@@ -251,8 +249,8 @@ def layer_check(
         calls=evidence.calls,
         max_abs_pattern=evidence.pattern.ours(with_sdpa=with_sdpa),
         max_abs_out=evidence.out.ours(with_sdpa=with_sdpa),
-        noise_pattern=evidence.pattern.noise(epsilon, with_sdpa=with_sdpa),
-        noise_out=evidence.out.noise(epsilon, with_sdpa=with_sdpa),
+        noise_pattern=evidence.pattern.noise(with_sdpa=with_sdpa),
+        noise_out=evidence.out.noise(with_sdpa=with_sdpa),
         **vars(evidence.gaps),
         scale=scale,
         scale_error=scale_error,

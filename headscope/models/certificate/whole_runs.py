@@ -39,7 +39,8 @@ class OwnRuns(NamedTuple):
     eager: Recording
     #: With transformers' SDPA, which shows no pattern; None where the family has none.
     sdpa: Recording | None
-    #: Eager, with more padding, which is cut off again, and with products in another order.
+    #: Eager, with products in another order, and with more padding, which is cut off again; with
+    #: the same padding where more of it changes the states by more than rounding does.
     varied: Recording
     experts: ExpertChoices  # Those of the eager run, which the others repeat
 
@@ -63,10 +64,17 @@ def run_own(loaded: LoadedModel, probe: Probe, sites: Sequence[AttentionSite]) -
 
 
 def reads_padding(eager: Recording, varied: Recording, probe: Probe) -> bool:
-    """Whether more padding changes the last states by more than rounding does."""
-    gap = largest_gap(eager.hidden, varied.hidden, probe.real)
+    """Whether more padding changes a layer or the last states by more than rounding does.
+
+    As of ConvBERT, whose convolution reads the padding behind a text.
+    """
+    gaps = [largest_gap(eager.hidden, varied.hidden, probe.real)]
+    for site in eager.sites:
+        real = probe.real_queries(site.stack)
+        gaps.append(largest_gap(eager.site(site).out, varied.site(site).out, real))
     assert eager.hidden is not None
-    return gap is not None and gap > _most_noise(torch.finfo(eager.hidden.dtype).eps)
+    most_noise = _most_noise(torch.finfo(eager.hidden.dtype).eps)
+    return any(gap is not None and gap > most_noise for gap in gaps)
 
 
 def _most_noise(epsilon: float) -> float:
@@ -142,19 +150,16 @@ class RunGaps:
         }
         return cls(**{name: worst(by_probe) for name, by_probe in by_name.items()})
 
-    def noise(self, epsilon: float, *, with_sdpa: bool) -> float:
+    def noise(self, *, with_sdpa: bool) -> float:
         """Return how far the model's own runs differ by rounding.
 
         ``with_sdpa`` says that the SDPA run computes the same as the eager one, layer by layer, so
-        that whatever they differ by is rounding. The varied run is padded otherwise, and there a
-        large difference is none of rounding: a convolution (ConvBERT) reads the padding behind a
-        text.
+        that whatever they differ by is rounding.
         """
-        varied = self.eager_from_varied
-        noise = varied if varied is not None and varied <= _most_noise(epsilon) else 0.0
-        if with_sdpa and self.eager_from_sdpa is not None:
-            noise = max(noise, self.eager_from_sdpa)
-        return noise
+        gaps = [self.eager_from_varied]
+        if with_sdpa:
+            gaps.append(self.eager_from_sdpa)
+        return max((gap for gap in gaps if gap is not None), default=0.0)
 
     def ours(self, *, with_sdpa: bool) -> float | None:
         """Return how far our run is from the model's own, or from the farther of two."""
