@@ -8,8 +8,8 @@ section 4.3; there layer by layer, here on the model's outputs e)::
 
 The first guess comes from the Gauss-Newton matrix at the unpruned model; each round then
 linearises e anew where the gates stand (Gauss-Newton with damping). A step that does not lower the
-distance on the calibration data is halved twice, then given up. No weight is trained; a gate other
-than 1 is folded into W_O when the model is saved.
+distance on the calibration data is halved up to four times, then given up. No weight is trained; a
+gate other than 1 is folded into W_O when the model is saved.
 
 References
 ----------
@@ -74,12 +74,12 @@ def scale_gates(
 def _step_down(
     context: Context, gates: Tensor, distance: float, units: list[int], step: Tensor
 ) -> tuple[Tensor, float]:
-    """Add a step to the gates of ``units``, or half or a quarter of it: what lowers the distance.
+    """Add the longest part of a step to the gates of ``units`` that lowers the distance.
 
-    Returns the gates after it and their distance to the unpruned model; both unchanged if no
-    length of the step lowers it.
+    All of it, or a half to a sixteenth. Returns the gates after it and their distance to the
+    unpruned model; both unchanged if no length of the step lowers it.
     """
-    for length in (1.0, 0.5, 0.25):
+    for length in (1.0, 0.5, 0.25, 0.125, 0.0625):
         trial = gates.clone()
         trial[units] += length * step
         distance_of_trial = context.distance(trial)
