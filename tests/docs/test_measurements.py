@@ -34,6 +34,7 @@ CONSTANTS_OF_PAGES = {
     "docs/classify": dict.fromkeys(("0.10", "0.15", "0.60", "0.80", "90%"), "bounds of roles"),
     "docs/definitions/analyses": {
         "0.05": "flow: random weights may lie this far below 0",
+        "0.5": "linear: half of a squared distance",
         "1%": "depth: collapsed",
         "3.5": "an exponent of flow's penalties",
         "75%": "the last point of attribute's curves",
@@ -59,7 +60,6 @@ CONSTANTS_OF_PAGES = {
         "4%": "how far two other paces lie apart",
     },
     "docs/definitions/tasks": {"0.01": "the level of a warning"},
-    "docs/linear": {"0.5": "half of a squared distance"},
     "docs/validate": {"1%": "a scale that is off by as much fails"},
 }
 
