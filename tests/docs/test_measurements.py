@@ -65,7 +65,11 @@ CONSTANTS_OF_PAGES = {
 
 NUMBER = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w]*\d|\.\d)"
 DECIMAL = r"(?<![\w.])(?:\d[\d,]*\.\d+(?:\s?%)?|\d+\s?%)(?![\d.]\d)"
-DATED = r"^(?:\d{1,2} and )?\d{1,2} \w+ 20\d\d · .+ · commit `[0-9a-f]{8}`"
+#: Day, machine, and the commit; commits of single rows of the table after "of".
+DATED = (
+    r"(?:\d{1,2} and )?\d{1,2} \w+ 20\d\d · [^·]+ · "
+    r"commit `[0-9a-f]{8}`(?:, of [^`]+ `[0-9a-f]{8}`)*"
+)
 LINK = re.compile(r"\[([^\]\[]*(?:\[[^\]\[]*\][^\]\[]*)*)\]\(([\w./-]*measurements\.md)#([\w-]+)\)")
 
 
@@ -150,7 +154,7 @@ def test_a_section_says_when_where_and_how_it_was_measured():
     assert list(known) == sorted(known)
     for slug, text in known.items():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug), slug
-        assert re.search(DATED, text.strip()), slug
+        assert re.fullmatch(DATED, text.strip().splitlines()[0]), slug
         assert re.search(r"^```sh\n.+?^```$", text, re.M | re.S), slug
         assert re.search(r"^\|(?: ?:?-+:? ?\|)+$", text, re.M), slug
 
