@@ -14,7 +14,7 @@ from headscope.reports.result import Entry, ListResult
 
 #: Everything that can be listed, by name: what it is, and the page of the docs about it.
 KINDS = {
-    "methods": ("ways to choose the heads that prune removes", "docs/prune.md"),
+    "methods": ("ways to choose the heads that prune removes", "docs/definitions/pruning.md"),
     "tasks": ("what a model is measured by", "docs/tasks.md"),
     "roles": ("what heads can do, as classify finds it", "docs/definitions/roles.md"),
     "families": ("model types that are tested, and those that are refused", "docs/families.md"),

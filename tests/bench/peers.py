@@ -28,10 +28,9 @@ Peer = namedtuple("Peer", "job title package ours what")
 PEERS = [
     Peer(*(cell.strip() for cell in line.split("|")))
     for line in """
-output_attentions | a script, transformers | transformers | classify | \
- head statistics, {sentences} sentences
-transformerlens | TransformerLens | transformer-lens | classify | the same from its cache
-nnsight | nnsight | nnsight | classify | the same from its trace
+output_attentions | a script, transformers | transformers | classify | {sentences} sentences
+transformerlens | TransformerLens | transformer-lens | classify | {sentences}, from its cache
+nnsight | nnsight | nnsight | classify | {sentences}, from its trace
 bertviz | BertViz | bertviz | page | page of {length} tokens
 weightwatcher | WeightWatcher | weightwatcher | rank | ranks of weights
 """.strip().splitlines()
@@ -43,7 +42,7 @@ COLUMNS = (
     "peer s",
     "headscope s",
     "peer / headscope",
-    "the same of processor time",
+    "of processor time",
     "peer MB",
     "headscope MB",
     "page",
@@ -129,7 +128,7 @@ def figures(peer_runs, ours, length):
     ratio = medians[0]["seconds"] / medians[1]["seconds"]
     cpu_ratio = medians[0]["cpu"] / medians[1]["cpu"]
     shown = {"peer / headscope": f"**{ratio:.1f}**"}
-    shown["the same of processor time"] = f"{cpu_ratio:.1f}"
+    shown["of processor time"] = f"{cpu_ratio:.1f}"
     for name, median in zip(("peer", "headscope"), medians, strict=True):
         shown |= {f"{name} s": f"{median['seconds']:.2f}", f"{name} MB": f"{median['MB']:.0f}"}
     if "bytes" in medians[0]:
@@ -143,7 +142,7 @@ def agreement(peer_run, ours):
     if "entropies" in peer_run:
         pairs = zip(peer_run["entropies"], ours["entropies"], strict=True)
         far = max(abs(a - b) for a, b in pairs)
-        yield f"mean entropies of heads differ by {far:.0e} at most"
+        yield f"entropies differ by {far:.0e}"
 
 
 def table(rows, columns):

@@ -166,6 +166,11 @@ def test_the_changelog_is_short():
     assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 45
 
 
+def test_the_manual_has_35_000_words_at_most():
+    """Of README and all pages, with the book of measurements and all markup."""
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES) <= 35_000
+
+
 def test_every_file_of_the_package_travels_in_the_wheel():
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["headscope"]
     package = ROOT / "headscope"
