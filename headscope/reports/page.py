@@ -16,6 +16,7 @@ from headscope.analyses.classify.stack_words import (
     results_by_stack,
     role_counts,
 )
+from headscope.core.heads import model_size
 from headscope.core.roles import role_of
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
@@ -175,7 +176,7 @@ _SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
 def _size(report: ReportResult) -> str:
     """Say how many layers and heads the model has, and how many heads were removed."""
     model = report.provenance["model"]
-    size = f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads"
+    size = model_size(model, times="\u00d7")
     removed = model.get("removed_heads")
     return f"{size}, {len(removed)} removed" if removed else size
 
