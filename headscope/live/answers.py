@@ -105,7 +105,7 @@ class Answers:
         sets = self._random_sets(off)
         gates = self._gates(off, sets)
         if self._target_ends is None:
-            outputs = self._read_texts(rows, gates)
+            outputs = self._read_texts(texts, rows, gates)
         else:
             outputs = self._write_texts(rows, gates, self._target_ends)
 
@@ -124,8 +124,8 @@ class Answers:
             "heads": len(self._head_indices),
         }
 
-    def _read_texts(self, rows: list[Row], gates: Tensor) -> _Outputs:
-        """Let every model read the texts."""
+    def _read_texts(self, texts: Sequence[str], rows: list[Row], gates: Tensor) -> _Outputs:
+        """Let every model read the texts, which were tokenised into ``rows``."""
         n_models = len(gates)
         first_shown = len(rows) * off_model(n_models)
         batch = padded(rows * n_models, self.model.pad_id, self.model.device)
@@ -139,7 +139,7 @@ class Answers:
                 return states[torch.arange(len(last)), last][:, None]
 
         hidden, logits, patterns = self._run(batch, gates_of_rows, first_shown, rows, select)
-        answer = self._told(batch, rows, hidden, logits, n_models)
+        answer = self._told(texts, batch, rows, hidden, logits, n_models)
         return _Outputs(answer, rows, patterns)
 
     def _write_texts(self, rows: list[Row], gates: Tensor, target_ends: Ends) -> _Outputs:
@@ -277,6 +277,7 @@ class Answers:
 
     def _told(
         self,
+        texts: Sequence[str],
         batch: Padded,
         rows: Sequence[Row],
         hidden: Tensor,
@@ -294,7 +295,7 @@ class Answers:
         if logits is not None and head == "token-classification" and logits.shape[-1] > 1:
             return readout.tags(self.model, wide(logits), rows[0])
         if logits is not None and head == "question-answering" and len(rows) == 1:
-            return readout.spans(self.model, wide(logits), rows[0])
+            return readout.spans(self.model, wide(logits), rows[0], texts)
         if logits is not None and head == "mlm" and mask_id in rows[0].ids:
             position = rows[0].ids.index(mask_id)
             return readout.masked_token(self.model, wide(logits[:: len(rows), position]))

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.safe_text import visible
+from headscope.data.pieces import tokenise
 from headscope.data.readable_pieces import readable_pieces
 from headscope.data.token_rows import PairRow, Row
-from headscope.live.sentences import Lead
+from headscope.live.sentences import Lead, NumberChange
 from headscope.models.run.head_outputs import HeadOutputs, head_outputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine
@@ -29,6 +30,7 @@ _NEXT_TOKENS = 5  # Tokens after a text that are listed
 _TAGS = 12  # Tagged tokens that are listed
 _LONGEST_ANSWER = 30  # Tokens of an answer to a question, as the task has them
 _NAMED_TAGS = 3  # Tagged tokens that a sentence names
+_NAMED_NUMBERS = 4  # Of several numbers of a regression, those that a sentence names
 #: One output, as the page shows it: its ``name``, and its value of the ``full`` model, with heads
 #: ``off``, and of the ``random`` sets (smallest and largest; empty if no head is off). The ``unit``
 #: of numbers that are drawn as bars is ``probability``; of others it is empty.
@@ -95,9 +97,30 @@ def classes(model: LoadedModel, logits: Tensor) -> Told:
     only_one = len(columns) == 1  # of a cross-encoder, or a regression
     titles = ["score"] if only_one else [visible(names.get(i, i)) for i in range(len(columns))]
     answers = [numbers(title, values) for title, values in zip(titles, columns, strict=True)]
-    first = columns[0]
-    statement = f"The model says: {titles[0]} {_two_decimals(first[0])}"
-    return Told(answers, Lead(statement=statement, subject=titles[0], values=first))
+    if only_one:
+        (scores,) = columns
+        statement = f"The model says: score {_two_decimals(scores[0])}"
+        return Told(answers, Lead(statement=statement, subject="score", values=scores))
+    return Told(answers, _lead_of_several(titles, logits))
+
+
+def _lead_of_several(titles: Sequence[str], outputs: Tensor) -> Lead:
+    """Lead with the number that changes most of several, (models, outputs).
+
+    Each random set is compared by its own largest change, whichever number that is of: a number
+    picked because it changes most would else look special beside random sets.
+    """
+    full = outputs[0].tolist()
+    without = outputs[off_model(len(outputs))].tolist()
+    named = [f"{title} {_two_decimals(value)}" for title, value in zip(titles, full, strict=True)]
+    n_more = len(named) - _NAMED_NUMBERS
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return Lead(
+        statement=f"The model says: {', '.join(named[:_NAMED_NUMBERS])}{more}",
+        subject="the largest change",
+        values=(outputs - outputs[:1]).abs().amax(dim=1).tolist(),
+        several=list(map(NumberChange, titles, full, without)),
+    )
 
 
 def masked_token(model: LoadedModel, logits: Tensor) -> Told:
@@ -176,13 +199,16 @@ def tags(model: LoadedModel, logits: Tensor, row: Row) -> Told:
     return Told(answers, lead)
 
 
-def spans(model: LoadedModel, logits: Tensor, row: Row) -> Told:
+def spans(model: LoadedModel, logits: Tensor, row: Row, texts: Sequence[str]) -> Told:
     """Tell the likeliest answers to a question; (models, pos, 2) of where one begins and ends.
 
     An answer is a stretch of the second text, the context, and has the product of two
     probabilities: that it begins at its first token, and ends at its last. Many models mark at the
-    first special token that there is none; so it is among the answers here.
+    first special token that there is none; so it is among the answers here. ``texts`` are the
+    question and its context, of which answers are cut out as they were typed.
     """
+    question, typed_context = texts
+    (encoding,) = tokenise(model, [question], pairs=[typed_context])
     context = [position for position in row.content if position >= (row.second or 0)]
     special = [position for position in range(len(row.ids)) if position not in row.content]
     places = [*special[:1], *context]
@@ -197,8 +223,9 @@ def spans(model: LoadedModel, logits: Tensor, row: Row) -> Told:
         begin, end = divmod(span, len(places))
         if special and begin == 0:
             return "no answer"
-        ids = [row.ids[position] for position in places[begin : end + 1]]
-        return visible(model.tokenizer.decode(ids)).strip()
+        first_character, _ = encoding.offsets[places[begin]]
+        _, stop = encoding.offsets[places[end]]
+        return visible(typed_context[first_character:stop]).strip()
 
     def in_sentence(answer: str) -> str:
         return answer if answer == "no answer" else _quoted(answer)

@@ -25,6 +25,24 @@ _WHERE = {1: ("",), 2: (" for the first text", " for the second")}
 _SHOWN_DECIMALS = (2, 3)  # Decimals of a number: the fewest that tell what is compared apart
 
 
+class NumberChange(NamedTuple):
+    """One of several numbers that a model gives, of the full one and without some heads."""
+
+    name: str
+    full: float
+    without: float
+
+    @property
+    def size(self) -> float:
+        """How much it changes, in units of its own."""
+        return abs(self.without - self.full)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it changes with all decimals that are shown."""
+        return _rounded(self.full) != _rounded(self.without)
+
+
 class Lead(NamedTuple):
     """The number that the sentence is about, and how the sentence calls it."""
 
@@ -34,6 +52,8 @@ class Lead(NamedTuple):
     before: str = ""  # What is said first of the model without heads: "it writes x in place of y"
     after: str = ""  # What follows from the change: "so the answer becomes positive (0.42)"
     counted: int | None = None  # The values count changes, among so many; None: other numbers
+    #: Several numbers, of which none is the answer: the values are then the largest change of any.
+    several: Sequence[NumberChange] = ()
 
 
 class Said(NamedTuple):
@@ -79,6 +99,8 @@ def _change(lead: Lead) -> str:
     without = lead.values[1]
     if lead.counted is not None:
         return f"{without:.0f} of {lead.counted} {lead.subject}"
+    if lead.several:
+        return _largest_change(lead)
     decimals = _decimals(lead)
     before = _written(full, decimals)
     now = _written(without, decimals)
@@ -88,13 +110,41 @@ def _change(lead: Lead) -> str:
     return f"{lead.before}{lead.subject} {verb} from {before} to {now}"
 
 
+def _largest_change(lead: Lead) -> str:
+    """Say which of several numbers changes most, and how many others change at all.
+
+    ``coherence changes most of 4 numbers, by 0.10 (from 1.08 to 1.18); 2 of the 3 others change``
+    """
+    most = max(lead.several, key=lambda number: number.size)
+    if not most.is_seen:
+        return f"none of the {len(lead.several)} numbers changes"
+    decimals = _decimals(lead)
+    if _written(most.full, decimals) == _written(most.without, decimals):
+        decimals = _SHOWN_DECIMALS[1]
+    before = _written(most.full, decimals)
+    now = _written(most.without, decimals)
+    change = (
+        f"{most.name} changes most of {len(lead.several)} numbers, by "
+        f"{_written(most.size, decimals)} (from {before} to {now})"
+    )
+    n_others = len(lead.several) - 1
+    n_changed = sum(number.is_seen for number in lead.several) - 1
+    if n_others == 1:
+        return f"{change}; the other {'changes too' if n_changed else 'stays'}"
+    if n_changed == n_others:
+        return f"{change}; the {n_others} others change too"
+    verb = "changes" if n_changed == 1 else "change"
+    return f"{change}; {n_changed or 'none'} of the {n_others} others {verb}"
+
+
 def _range(lead: Lead) -> str:
     """Write the smallest and the largest value of random sets: ``0.91 to 0.95``."""
     random = lead.values[2:]
     decimals = _decimals(lead)
     low = _written(min(random), decimals)
     high = _written(max(random), decimals)
-    return f"{low} to {high}" if low != high else low
+    values = f"{low} to {high}" if low != high else low
+    return f"their largest change is {values}" if lead.several else values
 
 
 def _sets_in_words(n_off: int, sets: RandomSets) -> str:

@@ -8,6 +8,7 @@ from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.data.pieces import frame, tokenise
 from headscope.data.token_rows import Row, encode_rows, unended_rows
+from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.page import LiveField
 
@@ -18,6 +19,7 @@ _LAST_WORDS = 24  # Characters that are shown of where a text would have to end
 _BEGUN = "The capital of France is"
 _QUESTION = "What is the capital of France?"
 _CONTEXT = f"{_BEGUN} Paris, and that of Germany is Berlin."
+_NAMES = "Anna Schmidt moved from Paris to Berlin."
 #: A word in the scripts of most languages, for models that read no English: the first is taken
 #: that a tokenizer knows in full.
 _WORDS = ("سلام", "привет", "你好", "こんにちは", "नमस्ते", "שלום", "γεια", "안녕", "hello")
@@ -37,6 +39,11 @@ def fields_of(model: LoadedModel, samples: Sequence[str]) -> tuple[LiveField, Li
     if reads_pairs(model):
         if model.task_head == "question-answering":
             return LiveField("Question", _QUESTION), LiveField("Text with the answer", _CONTEXT)
+        if gives_one_score(model):
+            label = "Document; left empty, the model reads the first text alone"
+            return LiveField("Query, or the only text", _QUESTION), LiveField(label, _CONTEXT)
+        if model.task_head == "token-classification":
+            first = _NAMES
         second_label = "Second text, if the model was trained on pairs: it reads both as one pair"
         return LiveField("Text", first), LiveField(second_label)
     if model.task_head == "causal":

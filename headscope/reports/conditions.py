@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from headscope.analyses.classify.result import ClassifyResult
+from headscope.core.heads import model_size
 from headscope.core.serialise import to_dict
 from headscope.pruning.result import PruneResult
 from headscope.reports.reading import Results
@@ -94,7 +95,7 @@ def _shortened(value: object) -> str:
 
 def size_of(model: Mapping[str, object]) -> str:
     """Say how many layers and heads the model of a provenance has, and how many it has lost."""
-    size = f"{model.get('n_layers', '?')} layers x {model.get('n_heads', '?')} heads"
+    size = model_size(model)
     removed = model.get("removed_heads")
     if isinstance(removed, list) and removed:
         return f"{size}, {len(removed)} heads removed"

@@ -85,7 +85,10 @@ def headline(report: ReportResult) -> str:
         corpus = classified.corpus.name
         if corpus.startswith("built-in"):
             corpus = f"the {corpus}"
-        findings.append(f"{with_role} of {len(classified.heads)} heads have a role on {corpus}")
+        heads = f"{len(classified.heads)} heads"
+        if "stacks" in report.provenance["model"] and classified.stacks == ("encoder",):
+            heads = f"the encoder\u2019s {heads}"
+        findings.append(f"{with_role} of {heads} have a role on {corpus}")
     sentences = [f"{finding}." for finding in findings if finding]
     return " ".join(sentences) or "What the attention heads of this model do."
 

@@ -16,6 +16,7 @@ from headscope.analyses.classify.stack_words import (
     results_by_stack,
     role_counts,
 )
+from headscope.core.heads import model_size
 from headscope.core.roles import role_of
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
@@ -147,7 +148,7 @@ def report_html(report: ReportResult, *, live: LivePage | None = None) -> str:
         columns=range(len(rows[0][1]) if rows else 0),
         rows=rows,
         maps=maps,
-        map_caption=_MAP_CAPTION if have_means else "One cell a head",
+        map_caption=_map_caption(report) if have_means else "One cell a head",
         legend=_legend(report, live=bool(live)),
         removed=bool(report.provenance["model"].get("removed_heads")),
         samples=[visible(sample.text) for sample in report.samples],
@@ -158,10 +159,6 @@ def report_html(report: ReportResult, *, live: LivePage | None = None) -> str:
     )
 
 
-_MAP_CAPTION = (
-    "One picture a head, queries down, keys across: its mean attention (the first and the last row "
-    "and column are the special tokens), or its attention on the sentence. The frame is its role"
-)
 #: Short names of sections in the navigation.
 _SHORT = {"rank": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
@@ -175,7 +172,7 @@ _SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
 def _size(report: ReportResult) -> str:
     """Say how many layers and heads the model has, and how many heads were removed."""
     model = report.provenance["model"]
-    size = f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads"
+    size = model_size(model, times="\u00d7")
     removed = model.get("removed_heads")
     return f"{size}, {len(removed)} removed" if removed else size
 
@@ -230,6 +227,26 @@ def _legend(report: ReportResult, *, live: bool) -> str:
     return f"{legend(*stacks)}." if stacks else "not classified."
 
 
+def _special_tokens(report: ReportResult) -> set[str]:
+    """Return the names of the model's special tokens."""
+    return set(report.provenance["model"].get("special_tokens") or _SPECIAL)
+
+
+def _map_caption(report: ReportResult) -> str:
+    """Say what the pictures of the map are; many models put no special tokens round a text."""
+    special = _special_tokens(report)
+    is_framed = [
+        sample.tokens[0] in special and sample.tokens[-1] in special for sample in report.samples
+    ]
+    framed = ""
+    if is_framed and all(is_framed):
+        framed = " (the first and the last row and column are the special tokens)"
+    return (
+        f"One picture a head, queries down, keys across: its mean attention{framed}, or its "
+        "attention on the sentence. The frame is its role"
+    )
+
+
 # --- what the script reads ------------------------------------------------------------------------
 
 
@@ -241,7 +258,7 @@ def _data(
     for card in cards:
         captions_of_facts |= dict.fromkeys(caption for caption, _ in card.facts)
     fact_captions = list(captions_of_facts)
-    special = set(report.provenance["model"].get("special_tokens") or _SPECIAL)
+    special = _special_tokens(report)
     return {
         "first": first,
         "side": SIDE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -86,6 +87,9 @@ def _model(loaded: LoadedModel) -> dict[str, Any]:
         "pooling_from": loaded.pooling.origin,
         "removed_heads": _removed_heads(all_stacks),
     }
+    if len(all_stacks.stacks) > 1:
+        layers_of_stacks = Counter(site.stack for site in all_stacks.sites)
+        described["stacks"] = {stack: layers_of_stacks[stack] for stack in all_stacks.stacks}
     layers = removed_layers(all_stacks)
     if layers:
         described["removed_layers"] = list(layers)

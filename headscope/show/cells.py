@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
+from headscope.core.heads import model_size
 from headscope.core.safe_text import markdown
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ def model_line(result: Any, heads: int | None = None) -> Text:
     proof = f"checked against the model: differs by at most {tiny(certificate.max_abs_hidden)}"
     if certificate.passed is None:
         proof = "not validated (--no-validate)"
-    n_heads = f" x {model['n_heads']} heads" if heads is None else f", {heads} heads"
-    size = f"{model['n_layers']} layers{n_heads}"
+    size = model_size(model) if heads is None else f"{model['n_layers']} layers, {heads} heads"
     return Text(f"Model   {model['id']}: {model['family']}, {size}; {proof}")
 
 

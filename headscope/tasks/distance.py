@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
+from threading import RLock
 
 import torch
 from torch import Tensor
@@ -49,6 +50,9 @@ class Distance:
         self.outputs_name = self.head_outputs.distance_name  # Of the distance of outputs: "kl", say
         self._rows = rows
         self._reference = reference
+        #: Changed models are measured on several threads, each on modules of its own; the reference
+        #: is one for all, and to run it, or its head, exchanges forwards of its modules.
+        self._reference_lock = RLock()
         self._embeddings: Tensor | None = None
         #: Of each row: the logits; with a head for tokens, the hidden states at masked positions
         #: instead, from which the head makes the logits anew, as these are 80 times as large in a
@@ -74,7 +78,7 @@ class Distance:
 
             Asked for where a head cannot read joined states, as in an exported graph.
             """
-            with torch.no_grad():
+            with self._reference_lock, torch.no_grad():
                 _, logits = self._reference.run(
                     *batch.inputs,
                     **batch.decoder_inputs,
@@ -87,7 +91,7 @@ class Distance:
 
     def _divergence(self, reference_states: Tensor, logits: Tensor, positions: slice) -> Tensor:
         """Return how far logits (n, classes) are from the reference's at these positions."""
-        with torch.no_grad():
+        with self._reference_lock, torch.no_grad():
             reference = self._reference.logits_of(reference_states[positions])
         return self.head_outputs.distance(wide(reference), wide(logits))
 
@@ -150,8 +154,13 @@ class Distance:
 
     def embeddings(self) -> Tensor:
         """Run the reference model if it has not run yet; return its embeddings (rows, d)."""
-        if self._embeddings is not None:
+        with self._reference_lock:
+            if self._embeddings is None:
+                self._embeddings, self._outputs = self._run_reference()
             return self._embeddings
+
+    def _run_reference(self) -> tuple[Tensor, list[Tensor]]:
+        """Return the reference model's embeddings (rows, d), and what is kept of its outputs."""
         loaded = self._reference
         reads_tokens = self.head in TOKEN_HEADS
         select = one_position if reads_tokens else None
@@ -169,9 +178,7 @@ class Distance:
                     row_outputs = _split(batch, batch_outputs)
                     for i, output in zip(batch.index, row_outputs, strict=True):
                         outputs[i] = output
-        self._embeddings = torch.stack(embeddings)
-        self._outputs = outputs
-        return self._embeddings
+        return torch.stack(embeddings), outputs
 
 
 def _split(batch: Padded, values: Tensor) -> Sequence[Tensor]:

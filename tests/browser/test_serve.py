@@ -296,6 +296,7 @@ def test_a_decoder_says_what_comes_next_as_bars(show, decoder):
     expect(page.locator("#said")).to_have_text(
         re.compile("^Likeliest next: \u201c.+\u201d 0\\.\\d\\d\\. Click a layer")
     )
+    assert page.locator("#said bdi").count() == 1  # what is quoted may run from right to left
     assert page.locator("#text-b").input_value() == ""
     assert page.locator("#answers td.share").count() == 5
     widths = page.locator("#answers td.share").evaluate_all(
@@ -367,6 +368,37 @@ def test_the_first_screen_of_a_phone_shows_heads_and_the_sheet_is_never_transpar
     assert page.evaluate(faint) < 1
     held.pop().continue_()
     answered(page)
+
+
+def test_heads_stand_on_the_first_screen_at_200_percent(show):
+    page = show(viewport={"width": 640, "height": 400}, device_scale_factor=2)
+    page.click("button.layer[data-heads=L0H]")
+    expect(page.locator("#said")).to_contain_text("Without these 12 heads")
+    answered(page)
+    page.evaluate("scrollTo(0, 0)")
+    sheet = page.locator("#panel").bounding_box()
+    row = page.locator("button.cell[data-head=L0H11]").bounding_box()
+    assert row["y"] + row["height"] < sheet["y"]
+    assert row["x"] + row["width"] <= 640
+    page.click("#numbers summary")
+    assert page.locator("#numbers").bounding_box()["width"] > 600
+
+
+def test_a_warning_is_one_line_on_a_phone_and_opens(show, translator):
+    page = show(address=translator, viewport={"width": 390, "height": 844})
+    page.evaluate(
+        """() => {
+          const box = document.createElement("details"), line = document.createElement("summary");
+          box.className = "warn";
+          line.textContent = "Warning: " + "a long one ".repeat(20);
+          box.append(line);
+          document.querySelector("#ask").before(box);
+        }"""
+    )
+    box = page.locator("details.warn").first
+    assert box.bounding_box()["height"] < 50
+    box.locator("summary").click()
+    assert box.bounding_box()["height"] > 100
 
 
 _FRAMES = """() => {

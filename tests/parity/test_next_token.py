@@ -1,7 +1,9 @@
 """The task lm, against plain transformers on the same windows, and its gradients."""
 
 import functools
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,37 @@ def test_fidelity_is_the_divergence_of_next_tokens(family: str, opened) -> None:
 
 @torch.no_grad()
 @pytest.mark.usefixtures("many_slices")
+def test_threads_take_turns_at_the_reference(opened, monkeypatch) -> None:
+    """Two batches side by side: each is compared with its own reference, and nothing is left."""
+    loaded, task = opened("gpt2", "fidelity")
+    gates = torch.ones(loaded.n_layers, loaded.n_heads)
+    gates[0, 1] = 0.0
+    monkeypatch.setattr(task, "alone", True)
+    alone = task.outputs(loaded, gates)
+
+    at_once = []
+    most_at_once = []
+    head_of_states = LoadedModel.logits_of
+
+    def slow_head(model: LoadedModel, states: Tensor) -> Tensor:
+        at_once.append(states)
+        most_at_once.append(len(at_once))
+        time.sleep(0.02)  # the other thread gets here meanwhile, unless it has to wait
+        logits = head_of_states(model, states)
+        at_once.pop()
+        return logits
+
+    monkeypatch.setattr(LoadedModel, "logits_of", slow_head)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(task, "batches", partial(Task.batches, task, tokens=32))
+    monkeypatch.setattr(task, "alone", False)
+    beside = task.outputs(loaded, gates)
+    assert len(most_at_once) > 4
+    assert max(most_at_once) == 1
+    assert not any("forward" in vars(module) for module in loaded.network.modules())
+    np.testing.assert_allclose(beside["kl"], alone["kl"], atol=1e-6)
+
+
 def test_e_is_the_divergence_to_second_order(opened) -> None:
     """In the mean over tokens drawn; over many draws of every window."""
     loaded, task = opened("llama")

@@ -3,7 +3,15 @@
 import pytest
 
 from headscope.live.random_sets import RANDOM, RandomSets
-from headscope.live.sentences import LESS, LIKE_RANDOM, MORE, Lead, judged, said
+from headscope.live.sentences import (
+    LESS,
+    LIKE_RANDOM,
+    MORE,
+    Lead,
+    NumberChange,
+    judged,
+    said,
+)
 
 TWELVE = [f"L{layer}H{head}" for layer in (0, 1) for head in range(6)]
 SETS = RandomSets([[]] * RANDOM)
@@ -112,3 +120,42 @@ def test_changes_are_counted_in_whole_numbers():
     told = said(tags, TWELVE, SETS)
     assert told.answer == "Without these 12 heads: 3 of 9 tags change."
     assert ": 1, so these heads matter here." in told.control
+
+
+def several(*pairs):
+    """A lead of several numbers, (full, without) each, whose random sets change by 0.2 to 0.5."""
+    numbers = [NumberChange(name, *pair) for name, pair in zip("abcd", pairs, strict=False)]
+    largest = max(number.size for number in numbers)
+    values = (0.0, largest, 0.2, *[0.3] * (RANDOM - 2), 0.5)
+    return Lead("The model says: a 1.00", "the largest change", values, several=numbers)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "answer"),
+    [
+        (
+            [(1.0, 1.1), (-0.5, 0.12), (0.3, 0.3)],
+            "b changes most of 3 numbers, by 0.62 (from \u22120.50 to 0.12); "
+            "1 of the 2 others changes.",
+        ),
+        (
+            [(1.0, 1.1), (0.5, 0.62), (0.3, 0.29)],
+            "b changes most of 3 numbers, by 0.12 (from 0.50 to 0.62); the 2 others change too.",
+        ),
+        (
+            [(1.0, 1.001), (0.5, 0.5)],
+            "a changes most of 2 numbers, by 0.001 (from 1.000 to 1.001); the other stays.",
+        ),
+        ([(1.0, 1.0001), (0.5, 0.5)], "none of the 2 numbers changes."),
+    ],
+)
+def test_of_several_numbers_the_one_that_changes_most_is_told(numbers, answer):
+    assert said(several(*numbers), TWELVE, SETS).answer == f"Without these 12 heads: {answer}"
+
+
+def test_of_several_numbers_the_largest_changes_are_compared():
+    told = said(several((1.0, 1.1), (-0.5, 0.12)), TWELVE, SETS)
+    assert told.control == (
+        "19 random sets of 12 in the same layers: their largest change is 0.20 to 0.50, "
+        "so these heads matter here."
+    )

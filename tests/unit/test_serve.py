@@ -156,6 +156,27 @@ def test_a_score_is_shown_as_it_is_of_a_pair_too(tmp_path):
         assert answer["off"] != answer["full"]
 
 
+def test_of_several_numbers_none_is_passed_over(tmp_path):
+    names = {0: "clarity", 1: "tone", 2: "length"}
+    ids = {name: number for number, name in names.items()}
+    labels = {"num_labels": 3, "id2label": names, "label2id": ids, "problem_type": "regression"}
+    ask, logits = classifier(tmp_path / "m", **labels)
+    said = ask(["the cat sat"], [])["said"]["answer"]
+    for name, value in zip(ids, logits("the cat sat").tolist(), strict=True):
+        assert f"{name} {value:.2f}".replace("-", "\u2212") in said
+
+    answered = ask(["the cat sat"], ["L0H0"])
+    changes = {
+        answer["name"]: abs(float(answer["off"]) - float(answer["full"]))
+        for answer in answered["answers"]
+    }
+    most = max(changes, key=changes.__getitem__)
+    assert answered["said"]["answer"].startswith(
+        f"Without L0H0: {most} changes most of 3 numbers, by "
+    )
+    assert "their largest change is " in answered["said"]["control"]
+
+
 def gates_of(answers, off):
     """The gates of all models: full, heads off, and the random sets."""
     return answers._gates(off, answers._random_sets(off))
@@ -464,7 +485,7 @@ def test_the_likeliest_answer_to_a_question_is_a_stretch_of_the_context(tmp_path
 
     tiny_bert(tmp_path / "m", task_head="question-answering")
     ask = Answers(open_for_tasks(str(tmp_path / "m")))
-    texts = ["the cat sat", "she ran on the mat"]
+    texts = ["the cat sat", "She ran on the Mat"]
     answered = ask(texts, ["L0H1"])
 
     network = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "m").eval()
@@ -482,7 +503,7 @@ def test_the_likeliest_answer_to_a_question_is_a_stretch_of_the_context(tmp_path
             shares[stretch] = float(begins[begin + 1] * ends[end + 1])
     likeliest = sorted(shares, key=shares.__getitem__, reverse=True)[:3]
     shown = {answer["name"]: float(answer["full"]) for answer in answered["answers"]}
-    assert list(shown)[:3] == likeliest
+    assert list(shown)[:3] == likeliest  # as it was typed: the tokenizer knows no capitals
     assert shown == pytest.approx({name: shares[name] for name in shown}, abs=6e-4)
     assert ask(texts, [])["said"]["answer"].startswith("The model answers: ")
     assert [field.label for field in fields_of(ask.model, [])] == [
@@ -519,6 +540,11 @@ def test_only_embeddings_begin_with_two_sentences(demo, shared, tmp_path):
     first, second = fields_of(ask.model, samples)
     assert (first.text, second.text) == ("One.", "")
     assert "as one pair" in second.label
+    ask, _ = classifier(tmp_path / "score", num_labels=1)  # a cross-encoder begins with a pair
+    first, second = fields_of(ask.model, samples)
+    assert (first.text[-1:], second.text[-1:]) == ("?", ".")
+    ask, _ = tagger(tmp_path / "tagger")
+    assert "Paris" in fields_of(ask.model, samples)[0].text
     first, second = fields_of(open_for_tasks(str(shared / "models/minilm-mlm")), samples)
     assert "[MASK]" in first.text
     assert second.text == ""

@@ -21,6 +21,7 @@ from headscope.show.cells import decimal, joined, mean_of, model_line, model_nam
 from headscope.show.estimates import ranged
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
+from headscope.stats.estimate import Estimate
 
 
 class _Shown(NamedTuple):
@@ -276,16 +277,22 @@ def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     yield KeyNumber(
         what="share of what a head reads that its output recovers, mean of heads",
         text=ranged(mean.whole, percent),
-        control=f"random directions {ranged(mean.directions, percent)}"
-        f"{_random_weights(result, 'whole')}",
+        control=_control("random directions", mean.directions, _random_weights(result, "whole")),
         number=mean.whole,
     )
     yield KeyNumber(
         what="share of the attended word's state that its output recovers, mean of heads",
         text=ranged(mean.value, percent),
-        control=f"Gaussian W_V {ranged(mean.gaussian, percent)}{_random_weights(result, 'value')}",
+        control=_control("Gaussian W_V", mean.gaussian, _random_weights(result, "value")),
         number=mean.value,
     )
+
+
+def _control(name: str, estimate: Estimate, random_weights: str) -> str:
+    """Say what a control recovers; nothing where it was not measured."""
+    if estimate.value is None:
+        return ""
+    return f"{name} {ranged(estimate, percent)}{random_weights}"
 
 
 VIEW = view(

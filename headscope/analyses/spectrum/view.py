@@ -34,7 +34,8 @@ from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import FEWEST_UNITS
 
-_MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
+_MOST_NAMES = 8  # Heads that a legend lists at most.
+_MOST_LISTED = 4  # Heads that a sentence lists at most, each with what it looks at.
 #: Colour and dash of each control's curve: patterns whose spectrum is known, and random weights.
 _CONTROLS: dict[str, tuple[str, Any]] = {
     "uniform": (b.BLACK, ":"),
@@ -174,7 +175,7 @@ def _listed_heads(result: SpectrumResult, names: Sequence[str]) -> str:
     """
     heads = {head.name: head for head in result.heads}
     listed = []
-    for name in names[:_MOST_NAMES]:
+    for name in names[:_MOST_LISTED]:
         head = heads[name]
         offset = None
         if result.roles is not None:
@@ -184,8 +185,8 @@ def _listed_heads(result: SpectrumResult, names: Sequence[str]) -> str:
         else:
             looks_at = f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
         listed.append(f"{name} ({looks_at}, {decimal(head.share_at_k.value)})")
-    if len(names) > _MOST_NAMES:
-        listed.append(f"{len(names) - _MOST_NAMES} more")
+    if len(names) > _MOST_LISTED:
+        listed.append(f"{len(names) - _MOST_LISTED} more")
     return joined(listed)
 
 

@@ -10,7 +10,7 @@ function answerBoard() {
   const tell = (id, text) => {
     const place = byId(id);
     place.hidden = !text;
-    if (place.textContent !== text) place.textContent = text;
+    tellSentence(place, text);
   };
 
   // Numbers with a true minus; texts that a model wrote stay as they are.

@@ -75,9 +75,11 @@
     const across = axis(panel.xs, names.length ? [-0.4, names.length - 0.6] : [...xs, ...panel.xlevels.map((level) => level[1])], left, width - 8, 44);
     for (const [value, words] of up.ticks) { const y = up.place(value); line(left, y, width - 4, y, { class: "grid" }); text(left - 6, y + 4, words, "end"); }
     line(left, bottom, width - 4, bottom, { class: "zero" });
+    const every = names.length ? Math.ceil(22 / Math.abs(across.place(1) - across.place(0))) : 1; // turned names need 22 pixels
     for (const [value, words] of names.length ? names.map((name, i) => [i, name]) : across.ticks) {
       const x = across.place(value);
       line(x, bottom, x, bottom + 4, { class: "zero" });
+      if (turned && value % every) continue;
       if (turned) text(0, 0, words, "end", { transform: `translate(${x + 4} ${bottom + 14}) rotate(-40)` });
       else text(x, bottom + 17, words, "middle");
     }

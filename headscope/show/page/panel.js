@@ -79,7 +79,7 @@ function headPanel(data, { select, step, flip }) {
     tag.className = "tag " + (head.primary || "none");
     if (turn) turn.textContent = off ? "Switch on" : "Switch off";
     answer.hidden = !said;
-    answer.textContent = said || "";
+    tellSentence(answer, said || "");
     sentence.textContent = head.sentence;
 
     const full = Math.max(254, Math.min(460, panel.clientWidth - 34)), half = (full - 14) / 2;

@@ -8,6 +8,12 @@ function element(name, text, className, attributes) {
   return made;
 }
 
+// Fills in a sentence. What it quotes may run from right to left: isolated, it leaves in place what stands behind it.
+function tellSentence(place, text) {
+  if (place.textContent === text) return;
+  place.replaceChildren(...text.split(/(“[^”]*”)/).map((part, i) => i % 2 ? element("bdi", part) : part));
+}
+
 function drawn(name, attributes, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));

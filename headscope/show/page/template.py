@@ -14,6 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from headscope.core.heads import model_size
 from headscope.core.roles import NO_ROLE, primary_roles
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
@@ -53,7 +54,7 @@ def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
         "",
         ("pictures.js", "sentence.js", "charts.js", "arrows.js"),
         name=visible(model_name(result)),
-        size=f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads",
+        size=model_size(model, times="\u00d7"),
         proof=proof(result.validation),
         title=title,
         headline=[(tidy(text.text), text.style == "failed") for text in lead],
