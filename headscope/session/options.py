@@ -53,6 +53,12 @@ POOLING = Option(
     loading=True,
 )
 
+WINDOWS = Option(
+    help="Read lines of a text that are too long for the model in windows of whole sentences; "
+    "else they are left out.",
+    flags=("--windows",),
+)
+
 
 def _language(text: str, example: str) -> Option:
     """Return the option for the language of the source, or of the target."""
@@ -168,7 +174,11 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         for option in options_of(type(self)).values():
-            option.check(getattr(self, option.name))
+            value = getattr(self, option.name)
+            if option.takes_several and isinstance(value, str | Path | int | float):
+                value = (value,)  # one stands for a list of one
+                object.__setattr__(self, option.name, value)
+            option.check(value)
         self.check()
 
     def check(self) -> None:

@@ -38,9 +38,11 @@ from headscope.shrinking.result import MeasuredModel, Saved, ShrinkResult
 from headscope.shrinking.serving import (
     CALIBRATION,
     FORMS,
+    GRAPH,
     TORCH,
     Files,
     Form,
+    bytes_of_form,
     files_of_graph,
     need_runtimes,
     room_of_forms,
@@ -224,7 +226,12 @@ def write_beside(
     form = Form(runtime, precision)
     model = load(str(folder), task_head="auto")
     check_exportable(model)
-    need_room(folder, room_of_forms(model, [form]), "the file, with the graph it is made from,")
+    need_room(
+        folder,
+        room_of_forms(model, [form]),
+        "the file, with the graph it is made from,",
+        largest_file=bytes_of_form(model, GRAPH),
+    )
     rows = _calibration_rows(model, text)
     texts = [padded([row], model.pad_id, model.device) for row in rows]
     target = folder / form.file
