@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headscope.core.errors import CorpusError
-from headscope.core.safe_text import visible
+from headscope.core.safe_text import listed, visible
 
 Record = tuple[int, dict[str, str]]  # One row: its line number (from 1) and its cells by column.
 #: The columns that hold a text, as readers (not headers) call them.
@@ -258,7 +258,7 @@ class Columns:
             known.append(" or ".join(single[:2]))
         headers.append(", ".join((*pairs[0], *without_text)))
         known += [f"{first} with {second}" for first, second in pairs]
-        return f"name the columns {' or '.join(headers)} (known for texts: {', '.join(known)})"
+        return f"name the columns {' or '.join(headers)} (known for texts: {listed(known)})"
 
 
 # --- tables without a header ---

@@ -175,8 +175,10 @@ class ModelOptions:
     def __post_init__(self) -> None:
         for option in options_of(type(self)).values():
             value = getattr(self, option.name)
-            if option.takes_several and isinstance(value, str | Path | int | float):
-                value = (value,)  # one stands for a list of one
+            if option.takes_several and value is not None:
+                # one stands for a list of one; a list would not be frozen
+                is_one = isinstance(value, str | Path | int | float)
+                value = (value,) if is_one else tuple(value)
                 object.__setattr__(self, option.name, value)
             option.check(value)
         self.check()

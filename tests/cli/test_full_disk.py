@@ -151,10 +151,10 @@ def test_the_room_that_is_asked_for_is_enough(files: serving.Files) -> None:
 
 def test_the_room_of_a_saved_model_is_known_beforehand(model: Path, tmp_path: Path) -> None:
     for loaded in (headscope.load(str(model)), headscope.load("demo")):
-        folder = headscope.save(loaded, tmp_path / "saved" / loaded.name)
+        folder = headscope.save(loaded, tmp_path / "saved" / str(loaded.n_layers))
         written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         assert written <= room_of_save(loaded)
-    assert room_of_save(loaded) < 1.01 * written  # of the demo, whose weights outweigh the rest
+    assert room_of_save(loaded) < 1.02 * written  # of the demo, whose weights outweigh the rest
 
 
 @pytest.mark.parametrize(("save", "n_weights"), [(False, 0), (True, 1)])
