@@ -39,7 +39,7 @@ def plain(name: str) -> str:
     return _SEPARATORS.sub("", name).lower()
 
 
-def listed(cells: Sequence[str]) -> str:
+def row_of(cells: Sequence[str]) -> str:
     """Return the cells of a row as a message shows them."""
     return ", ".join(visible(cell.strip()) or "an empty one" for cell in cells)
 
@@ -198,7 +198,7 @@ class Columns:
         lacking = [column for column in self.needed if column not in index_of]
         if lacking:
             raise CorpusError(
-                f"{where}: the header has no column {lacking[0]} (it has {listed(header)}); "
+                f"{where}: the header has no column {lacking[0]} (it has {row_of(header)}); "
                 f"{self.naming()}."
             )
         return index_of
