@@ -364,23 +364,29 @@ def _remove_if_empty(path: Path) -> None:
         path.rmdir()
 
 
-def need_room_for(loaded: LoadedModel, folder: str | Path | None) -> None:
-    """Refuse, before a long run, a disk that may lack the room for a save of the whole model."""
-    if folder is not None:
-        need_room(
-            Path(folder),
-            room_of_save(loaded),
-            "the model that is to be saved",
-            largest_file=bytes_in_memory(loaded),
-        )
+def need_room_for(loaded: LoadedModel, folder: str | Path | None, *, changes_weights: bool) -> None:
+    """Refuse, before a long run, a disk that may lack the room for a save of the whole model.
+
+    ``changes_weights`` says that the weights that stay are repaired or trained.
+    """
+    if folder is None:
+        return
+    largest_file = bytes_in_memory(loaded) if changes_weights else bytes_of_weights(loaded)
+    need_room(
+        Path(folder),
+        room_of_save(loaded, changes_weights=changes_weights),
+        "the model that is to be saved",
+        largest_file=largest_file,
+    )
 
 
-def room_of_save(loaded: LoadedModel) -> int:
+def room_of_save(loaded: LoadedModel, *, changes_weights: bool) -> int:
     """Return the most bytes that a folder takes in which a model, or a smaller one, is saved.
 
-    Weights count as they lie in memory: those that were repaired or trained do not fit float16.
+    Weights that were repaired or trained count as they lie in memory: float16 does not hold them.
     """
-    return bytes_in_memory(loaded) + _bytes_beside_weights(loaded) + _PAPERS
+    n_bytes = bytes_in_memory(loaded) if changes_weights else bytes_of_weights(loaded)
+    return n_bytes + _bytes_beside_weights(loaded) + _PAPERS
 
 
 def bytes_in_memory(loaded: LoadedModel) -> int:

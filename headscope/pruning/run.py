@@ -161,7 +161,8 @@ def _open(
     loaded = chosen_stack(loaded, options.stack, options.task)
     ways = _ways(loaded, options)
     _check_choice(loaded, options)
-    need_room_for(loaded, options.save)
+    is_repaired = any(repair != Repair.none for repair in ways.repairs)
+    need_room_for(loaded, options.save, changes_weights=is_repaired)
     evaluation = _evaluation(sources, options, loaded)
     calibration = _calibration(sources, options, loaded)
     return Opened(

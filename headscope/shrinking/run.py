@@ -118,7 +118,7 @@ def _need_room(
         return
     folder = Path(options.save)
     name = "the model that is to be saved"
-    saved_bytes = room_of_save(loaded) + largest_form
+    saved_bytes = room_of_save(loaded, changes_weights=True) + largest_form
     if on_one_disk(folder, temporary):
         saved_bytes += n_bytes
         name = f"{name}, with the files of every form that is measured,"

@@ -120,6 +120,20 @@ def test_results_without_room_are_printed(run: Command, model: Path, tmp_path: P
     assert everything_in(folder) == before
 
 
+@pytest.mark.usefixtures("no_look_before")
+def test_a_report_without_room_is_printed(run: Command, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    arguments = ["report", str(model), "-o", str(folder), "--only", "validate,rank"]
+    with files_at_most(1_000):
+        ended = run(*arguments)
+    assert ended.code == 1
+    assert f"{folder} could not be written" in ended.stderr
+    assert "Written to" not in ended.stdout
+    assert "## headscope: model" in ended.stdout
+    assert "freshly initialised" in ended.flat  # what rank has measured
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def files(model: Path, tmp_path_factory: pytest.TempPathFactory) -> serving.Files:
     loaded = headscope.load(str(model))
@@ -153,8 +167,9 @@ def test_the_room_of_a_saved_model_is_known_beforehand(model: Path, tmp_path: Pa
     for loaded in (headscope.load(str(model)), headscope.load("demo")):
         folder = headscope.save(loaded, tmp_path / "saved" / str(loaded.n_layers))
         written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        assert written <= room_of_save(loaded)
-    assert room_of_save(loaded) < 1.02 * written  # of the demo, whose weights outweigh the rest
+        room = room_of_save(loaded, changes_weights=False)
+        assert written <= room
+    assert room < 1.02 * written  # of the demo, whose weights outweigh the rest
 
 
 @pytest.mark.parametrize(("save", "n_weights"), [(False, 0), (True, 1)])
@@ -176,7 +191,23 @@ def test_one_disk_for_all_files_of_a_run_needs_room_for_all(
     graph = serving.bytes_of_form(loaded, serving.GRAPH)
     measured = serving.room_of_forms(loaded, forms) + 2 * (graph + graph)
     assert asked_for[0] == measured
-    assert asked_for[1:] == [measured + room_of_save(loaded) + graph] * n_weights
+    assert (
+        asked_for[1:] == [measured + room_of_save(loaded, changes_weights=True) + graph] * n_weights
+    )
+
+
+@pytest.mark.usefixtures("no_look_before")
+def test_an_export_without_room_names_the_file_and_leaves_nothing(
+    run: Command, model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    headscope.save(headscope.load(str(model)), folder)
+    before = everything_in(folder)
+    with files_at_most(20_000):
+        ended = run("export", str(folder), "openvino")
+    refused(ended, f"{folder / serving.GRAPH.file} could not be written", "no file of that size")
+    assert everything_in(folder) == before
+    assert not (folder / "onnx").exists()
 
 
 def test_a_run_goes_on_without_the_state_that_it_cannot_save(tmp_path: Path) -> None:
