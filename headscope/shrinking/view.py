@@ -33,7 +33,7 @@ def answer(result: ShrinkResult) -> str:
     if result.best is None:
         return _answer_about_whole(result)
     best = result.best
-    confirmed = "" if result.speeds_confirmed else " (not confirmed)"
+    confirmed = "" if result.speeds_confirmed or best.is_whole else " (not confirmed)"
     return (
         f"{description(result, best)}: {best.speed.value:.2f} times as fast{confirmed}, "
         f"{best.megabytes:.1f} MB in place of {result.whole.megabytes:.1f}, "

@@ -49,6 +49,8 @@ def test_a_speed_is_not_confirmed_where_another_program_ran_all_the_time(competi
     assert not result.unsteady
     assert ("(not confirmed)" in answer(result)) is taken
     assert ("none is confirmed" in _disturbance(result)) is taken
+    whole_chosen = dataclasses.replace(result, chosen=0)  # as fast as itself, whatever runs
+    assert "(not confirmed)" not in answer(whole_chosen)
 
 
 def result_with(models, cores=2):
