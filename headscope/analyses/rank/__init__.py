@@ -103,12 +103,10 @@ class RankOptions(RunOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse options that say how a text is read, where none is."""
+        """Refuse windows of a text where none is read."""
         super().check()
         if self.windows and self.text is None:
             raise OptionError("$windows says how $text is read; give a $text too.")
-        if self.limit is not None and self.text is None and not self.share_projections:
-            raise OptionError("$limit counts lines of $text, and none is read; give a $text too.")
 
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:
