@@ -36,7 +36,7 @@ class Command:
     view_module: str = ""  # Has a ``VIEW``, which draws the result
     in_report: bool = False  # Whether it is a section of a report
     uses: tuple[str, ...] = ()  # Names of the sections whose results it reads in a report
-    room: int = 100_000  # Bytes that its folder of results takes, at least
+    room: int = 4_000_000  # Bytes that its folder of results may take
     #: Examples at the end of its help; a command that measures has them in its class of options.
     examples: tuple[str, ...] = ()
 
@@ -155,7 +155,7 @@ _ROWS = (
         "headscope.reports.options",
         options_class="ReportOptions",
         result_class="ReportResult",
-        room=1_000_000,
+        room=10_000_000,
     ),
     Command(
         "serve",

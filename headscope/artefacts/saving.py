@@ -27,12 +27,15 @@ from headscope.core.files import UNFINISHED, locked, replace_folder
 from headscope.core.safe_text import listed, visible
 from headscope.core.saved_config import MANIFEST
 from headscope.models.load.manifest import COMPACT, SCHEMA
+from headscope.models.load.tokenizer import FILE as TOKENIZER
 from headscope.models.run.implementation import quiet_transformers
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.surgery.copies import need_weights, original_heads
 
 _MOST_NAMED = 6  # Files that an error names
+#: Bytes of what describes a saved model, at most: configuration, manifest, modelling file, card.
+_PAPERS = 500_000
 
 
 def save(
@@ -361,14 +364,55 @@ def _remove_if_empty(path: Path) -> None:
         path.rmdir()
 
 
-def need_room_for(loaded: LoadedModel, folder: str | Path | None, smallest_share: float) -> None:
-    """Refuse, before a long run, a disk that has no room for a part of a model's weights.
+def need_room_for(loaded: LoadedModel, folder: str | Path | None, *, changes_weights: bool) -> None:
+    """Refuse, before a long run, a disk that may lack the room for a save of the whole model.
 
-    ``smallest_share`` is the least part of the weights that will be saved, from 0 to 1.
+    ``changes_weights`` says that the weights that stay are repaired or trained.
     """
-    if folder is not None:
-        n_bytes = bytes_of_weights(loaded) * smallest_share
-        need_room(Path(folder), n_bytes, "the model that is to be saved")
+    if folder is None:
+        return
+    largest_file = bytes_in_memory(loaded) if changes_weights else bytes_of_weights(loaded)
+    need_room(
+        Path(folder),
+        room_of_save(loaded, changes_weights=changes_weights),
+        "the model that is to be saved",
+        largest_file=largest_file,
+    )
+
+
+def room_of_save(loaded: LoadedModel, *, changes_weights: bool) -> int:
+    """Return the most bytes that a folder takes in which a model, or a smaller one, is saved.
+
+    Weights that were repaired or trained count as they lie in memory: float16 does not hold them.
+    """
+    n_bytes = bytes_in_memory(loaded) if changes_weights else bytes_of_weights(loaded)
+    return n_bytes + _bytes_beside_weights(loaded) + _PAPERS
+
+
+def bytes_in_memory(loaded: LoadedModel) -> int:
+    """Return the size of a model's parameters in memory; tied ones count once.
+
+    So large is the file of a model that was trained, whose weights float16 does not hold.
+    """
+    parameters = loaded.network.parameters()
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _bytes_beside_weights(loaded: LoadedModel) -> int:
+    """Return the size of a tokenizer, and of what sentence-transformers needs besides.
+
+    A slow tokenizer is written as the files that it was read from.
+    """
+    n_bytes = 0
+    tokenizer = loaded.tokenizer
+    if tokenizer is not None and tokenizer.is_fast:
+        n_bytes += len(tokenizer.backend_tokenizer.to_str(pretty=True).encode())
+    if loaded.folder is not None:
+        names = getattr(tokenizer, "vocab_files_names", {}).values()
+        files = {loaded.folder / name for name in names if name != TOKENIZER}
+        files.update(sentence_copy(loaded.folder).files.values())
+        n_bytes += sum(file.stat().st_size for file in files if file.is_file())
+    return n_bytes
 
 
 def bytes_of_weights(loaded: LoadedModel) -> int:

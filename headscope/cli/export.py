@@ -67,7 +67,10 @@ def export(
         choices = " and ".join(_PRECISIONS[kind])
         raise typer.BadParameter(f"{kind} has {choices}", param_hint="'--precision'")
     if not folder.is_dir():
-        raise typer.BadParameter(f"there is no folder {folder}", param_hint="'FOLDER'")
+        raise typer.BadParameter(
+            f"there is no folder {folder}; give one that save_pretrained, prune or shrink wrote",
+            param_hint="'FOLDER'",
+        )
 
     from rich.text import Text
 

@@ -53,7 +53,8 @@ class HelpCommand(TyperCommand):
         for param in dict.fromkeys(given):
             if given.count(param) < 2 or param.param_type_name == "argument":
                 continue
-            flag = max(param.opts, key=len)
+            written = [word.partition("=")[0] for word in args]
+            flag = next((word for word in written if word in param.opts), param.opts[0])
             is_switch = getattr(param, "is_flag", False)
             if not is_switch and not param.multiple:
                 raise typer.BadParameter(

@@ -42,6 +42,7 @@ def report_command(command: Command) -> Callable[..., None]:
         from headscope.reports.baseline import measurements_of
         from headscope.reports.files import write_report
         from headscope.reports.limits import judged, require
+        from headscope.reports.markdown import report_markdown
         from headscope.reports.reading import results_of
         from headscope.reports.registry import REPORT
 
@@ -56,13 +57,15 @@ def report_command(command: Command) -> Callable[..., None]:
                 outcomes, changes = judged(measurements_of(measured), limits, baseline)
                 listener = run.progress.listener or silent
                 failure: UnwrittenError | None = None
+                unwritten = ""  # The report as text, where its folder could not be written
                 try:
                     document = write_report(result, values["output"], outcomes, changes, listener)
                     _add_step_summary(values["output"] / "report.md")
                 except UnwrittenError as error:  # what was measured is shown all the same
                     document = {**to_dict(result), "files": {}}
+                    unwritten = report_markdown(result, outcomes, changes)
                     failure = error
-            _show(run, result, document)
+            _show(run, result, document, unwritten)
 
         if failure is not None:
             raise failure
@@ -119,8 +122,13 @@ def _section_options(context: typer.Context, values: Mapping[str, Any]) -> dict[
     }
 
 
-def _show(run: CommandRun, result: ReportResult, document: Mapping[str, Any]) -> None:
-    """Print the page's headline, the scoreboard, what was left out, and the files."""
+def _show(
+    run: CommandRun, result: ReportResult, document: Mapping[str, Any], unwritten: str
+) -> None:
+    """Print the page's headline, the scoreboard, what was left out, and the files.
+
+    Where these could not be written, the report itself is printed in their place: ``unwritten``.
+    """
     from rich.text import Text
 
     from headscope.reports.baseline import BASELINE
@@ -143,6 +151,9 @@ def _show(run: CommandRun, result: ReportResult, document: Mapping[str, Any]) ->
     for name, why in result.left_out.items():
         print_human(Text(f"\nLeft out: {name}: {why}"))
     print_warnings(result, run.format)
+    if unwritten:
+        print_data(f"\n{unwritten}")
+        return
     if run.quiet:
         return
     measured = [name for name in result.sections if name != "validate"]

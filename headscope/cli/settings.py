@@ -183,7 +183,7 @@ def _read_file(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
     try:
         document = tomllib.loads(source.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        hint = hint_at(path.stem, PACKAGED) or "."
+        hint = hint_at(path.stem, PACKAGED) or f"; by name there are {', '.join(PACKAGED)}."
         message = f"The config file {path} cannot be read ({error.strerror}){hint}"
         raise InputError(message) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

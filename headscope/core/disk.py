@@ -129,29 +129,47 @@ def free_room(place: Path) -> int | None:
     return None
 
 
-def need_room(place: Path, n_bytes: float, what: str, remedy: str = _FULL[1]) -> None:
-    """Refuse, before a long run, a place that has no room for what is to be written there.
+def need_room(
+    place: Path,
+    n_bytes: float,
+    what: str,
+    *,
+    largest_file: float | None = None,
+    remedy: str = _FULL[1],
+) -> None:
+    """Refuse, before a long run, a place that may lack the room for what is to be written there.
 
-    ``n_bytes`` is the least that it takes; ``what`` names it in the message, such as "the pruned
-    model", and ``remedy`` says what to do.
+    ``n_bytes`` is the most that it takes, and ``largest_file`` the most that one of its files
+    takes, all of it by default. ``what`` names it in the message, such as "the pruned model", and
+    ``remedy`` says what to do.
 
     Raises
     ------
     UnwrittenError
         If fewer bytes are free, or the system allows no file of that size.
     """
+    name = f"{what[0].upper()}{what[1:]}"
     room = free_room(place)
     if room is not None and room < n_bytes:
         raise UnwrittenError(
-            f"{what[0].upper()}{what[1:]} takes {megabytes(n_bytes)} or more, and where {place} is "
-            f"to be, {megabytes(room)} are free; {remedy}."
+            f"{name} may take {megabytes(n_bytes)}, and where {place} is to be, "
+            f"{megabytes(room)} are free; {remedy}."
         )
-    largest = _largest_file()
-    if largest is not None and largest < n_bytes:
+    allowed = _largest_allowed()
+    needed = n_bytes if largest_file is None else largest_file
+    if allowed is not None and allowed < needed:
         raise UnwrittenError(
-            f"{what[0].upper()}{what[1:]} takes {megabytes(n_bytes)} or more, and the system "
-            f"allows files of at most {megabytes(largest)}; raise the limit (ulimit -f)."
+            f"{name} may have a file of {megabytes(needed)}, and the system allows files of at "
+            f"most {megabytes(allowed)}; raise the limit (ulimit -f)."
         )
+
+
+def on_one_disk(place: Path, other: Path) -> bool:
+    """Whether two files or folders are, or are to be, on the same disk."""
+    try:
+        return _nearest_folder(place).stat().st_dev == _nearest_folder(other).stat().st_dev
+    except OSError:
+        return False
 
 
 def megabytes(n_bytes: float) -> str:
@@ -161,7 +179,7 @@ def megabytes(n_bytes: float) -> str:
     return f"{size:,.{decimals}f} MB"
 
 
-def _largest_file() -> int | None:
+def _largest_allowed() -> int | None:
     """Return how many bytes a file may have by the limit of this process; None without limit."""
     if sys.platform == "win32":
         return None

@@ -15,7 +15,7 @@ import dataclasses
 import math
 import string
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -118,6 +118,11 @@ class Declared:
     default: Any
     spelled_as: str  # Its name on the command line and in a config file, such as ``no_validate``
     inverted: bool  # Whether its flag turns off what is on by default
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether its value is a sequence and nothing else."""
+        return typing.get_origin(self.kind) is Sequence
 
     def check(self, value: Any) -> None:
         """Refuse a number out of bounds, or a word that is no choice; of a list, any such item."""

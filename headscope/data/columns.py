@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headscope.core.errors import CorpusError
-from headscope.core.safe_text import visible
+from headscope.core.safe_text import listed, visible
 
 Record = tuple[int, dict[str, str]]  # One row: its line number (from 1) and its cells by column.
 #: The columns that hold a text, as readers (not headers) call them.
@@ -39,7 +39,7 @@ def plain(name: str) -> str:
     return _SEPARATORS.sub("", name).lower()
 
 
-def listed(cells: Sequence[str]) -> str:
+def row_of(cells: Sequence[str]) -> str:
     """Return the cells of a row as a message shows them."""
     return ", ".join(visible(cell.strip()) or "an empty one" for cell in cells)
 
@@ -198,7 +198,7 @@ class Columns:
         lacking = [column for column in self.needed if column not in index_of]
         if lacking:
             raise CorpusError(
-                f"{where}: the header has no column {lacking[0]} (it has {listed(header)}); "
+                f"{where}: the header has no column {lacking[0]} (it has {row_of(header)}); "
                 f"{self.naming()}."
             )
         return index_of
@@ -258,7 +258,7 @@ class Columns:
             known.append(" or ".join(single[:2]))
         headers.append(", ".join((*pairs[0], *without_text)))
         known += [f"{first} with {second}" for first, second in pairs]
-        return f"name the columns {' or '.join(headers)} (known for texts: {', '.join(known)})"
+        return f"name the columns {' or '.join(headers)} (known for texts: {listed(known)})"
 
 
 # --- tables without a header ---

@@ -53,7 +53,10 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
     counts: Counter[str] = Counter()
     for sentence in corpus:
         counts.update(word.lower() for word in sentence.words)
-    return _from_counts(f"the corpus itself ({corpus.name})", counts)
+    source = f"the corpus itself ({corpus.name})"
+    if language is not None:
+        source += f", since wordfreq has no list of the language {language}"
+    return _from_counts(source, counts)
 
 
 def _from_file(path: Path) -> Frequencies:

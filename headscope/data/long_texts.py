@@ -24,18 +24,27 @@ _SENTENCE_END = re.compile(
 
 
 def left_out_notes(
-    n_left_out: int, n_texts: int, name: str, max_length: int, *, windows: bool = False
+    n_left_out: int,
+    n_texts: int,
+    name: str,
+    max_length: int,
+    *,
+    windows: bool = False,
+    mask: str | None = None,
 ) -> tuple[str, ...]:
     """Warn that much of the data was left out; nothing where it is a twentieth or less.
 
-    ``windows`` says that the command can read long texts in windows.
+    ``windows`` says that the command can read long texts in windows, and has not; ``mask`` is the
+    token without which a text is left out too.
     """
     if n_left_out <= MOST_LEFT_OUT * n_texts:
         return ()
+    why = f"most of them longer than the {max_length:,} tokens that are read at once"
+    if mask is not None:
+        why = f"without the mask {mask} or longer than the {max_length:,} tokens read at once"
     text = (
-        f"{n_left_out:,} of {n_texts:,} texts of {name} were left out, most of them longer than "
-        f"the {max_length:,} tokens that are read at once: all numbers are of the other "
-        f"{n_texts - n_left_out:,}."
+        f"{n_left_out:,} of {n_texts:,} texts of {name} were left out, {why}: all numbers are of "
+        f"the other {n_texts - n_left_out:,}."
     )
     if windows:
         text += " With the option windows, long texts are read in windows of whole sentences."

@@ -36,8 +36,8 @@ from headscope.data.columns import (
     Record,
     are_labels,
     is_number,
-    listed,
     looks_like_header,
+    row_of,
 )
 from headscope.data.files import read_filled, read_lines
 from headscope.data.json_rows import JSON, json_objects, json_records
@@ -228,7 +228,7 @@ def _columns_by_place(
     if looks_like_header(cells, sample):
         raise CorpusError(
             f"{where}: this reads like a header, and none of its names is known "
-            f"({listed(cells)}); {columns.naming()}."
+            f"({row_of(cells)}); {columns.naming()}."
         )
     order = columns.order.get(len(cells))
     if order is None:

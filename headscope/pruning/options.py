@@ -241,13 +241,6 @@ class PruneOptions(RunOptions):
     ] = CALIBRATION_LIMIT
     pooling: Annotated[str | None, POOLING] = None
 
-    def __post_init__(self) -> None:
-        for name in ("methods", "repairs", "fractions", "keep_roles"):
-            value = getattr(self, name)
-            if value is not None:  # a list may be given, but would not be frozen
-                object.__setattr__(self, name, tuple(value))
-        super().__post_init__()
-
     @property
     def manual(self) -> bool:
         """Whether heads are removed by hand."""

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import nn
-
 from headscope import classify
 from headscope.analyses.classify.known_roles import KnownRoles, find_roles, read_classification
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
@@ -25,7 +23,6 @@ from headscope.core.processes import alone, current
 from headscope.core.progress import Progress, progress_of_part
 from headscope.core.serialise import SCHEMA
 from headscope.data.examples import WINDOWED
-from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.copies import has_all_weights
 from headscope.pruning.curves import Outcome, run_curves, units_by_name, units_without_roles
@@ -164,7 +161,8 @@ def _open(
     loaded = chosen_stack(loaded, options.stack, options.task)
     ways = _ways(loaded, options)
     _check_choice(loaded, options)
-    need_room_for(loaded, options.save, smallest_share=1 - _share_of_attention(loaded))
+    is_repaired = any(repair != Repair.none for repair in ways.repairs)
+    need_room_for(loaded, options.save, changes_weights=is_repaired)
     evaluation = _evaluation(sources, options, loaded)
     calibration = _calibration(sources, options, loaded)
     return Opened(
@@ -176,19 +174,6 @@ def _open(
         calibration=calibration,
         unseen=None if options.max_drop is None else unseen_examples(evaluation, calibration),
     )
-
-
-def _share_of_attention(loaded: LoadedModel) -> float:
-    """Return the part of a model's weights that lies in the attention modules, from 0 to 1."""
-    attention = 0
-    for rows in shared_layers(loaded.sites):
-        attention += _n_parameters(loaded.sites[rows[0]].module)
-    return attention / _n_parameters(loaded.network)
-
-
-def _n_parameters(module: nn.Module) -> int:
-    """Count the weights of a module."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _ways(loaded: LoadedModel, options: PruneOptions) -> Ways:

@@ -53,6 +53,12 @@ POOLING = Option(
     loading=True,
 )
 
+WINDOWS = Option(
+    help="Read lines of a text that are too long for the model in windows of whole sentences; "
+    "else they are left out.",
+    flags=("--windows",),
+)
+
 
 def _language(text: str, example: str) -> Option:
     """Return the option for the language of the source, or of the target."""
@@ -168,7 +174,13 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         for option in options_of(type(self)).values():
-            option.check(getattr(self, option.name))
+            value = getattr(self, option.name)
+            if option.takes_several and value is not None:
+                # one stands for a list of one; a list would not be frozen
+                is_one = isinstance(value, str | Path | int | float)
+                value = (value,) if is_one else tuple(value)
+                object.__setattr__(self, option.name, value)
+            option.check(value)
         self.check()
 
     def check(self) -> None:

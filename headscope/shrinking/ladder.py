@@ -241,7 +241,9 @@ class Ladder:
         return self.best
 
     def _take_smaller(self, model: MeasuredModel, files: Files) -> None:
-        """Choose a smaller model, and the files that it is served from."""
+        """Choose a smaller model, and the files that it is served from; the last one's go."""
+        if self.files is not None and self.files is not self._bench.files_of_whole:
+            self.files.close()
         self.best = model
         self.files = files
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: The whole model may take so many times as long while one form is timed as while another is;
 #: beyond that, no speed of the run is confirmed.
 MOVED = 1.10
+#: Cores that other programs take from a run, from which its speeds come with a warning.
+NOTICEABLE = 0.25
 
 
 @dataclass(frozen=True)
@@ -253,6 +255,25 @@ class ShrinkResult:
     def unsteady(self) -> str:
         """Why no speed is confirmed: a clause; empty where the machine kept its pace."""
         return unsteady(self.models)
+
+    @property
+    def competitors(self) -> float | None:
+        """How many cores other programs used while one model was timed, at most."""
+        known = [model.competitors for model in self.models if model.competitors is not None]
+        return max(known, default=None)
+
+    @property
+    def contended(self) -> bool:
+        """Whether other programs took cores that the run has threads for while it timed models."""
+        if self.competitors is None:
+            return False
+        spare_cores = max(0, self.cores - self.threads)
+        return self.competitors - spare_cores >= NOTICEABLE
+
+    @property
+    def speeds_confirmed(self) -> bool:
+        """Whether nothing else is known to have slowed torch while models were timed."""
+        return not self.unsteady and not self.contended
 
     @property
     def best(self) -> MeasuredModel | None:

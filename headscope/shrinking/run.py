@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headscope.artefacts.saving import failure_with, need_room_for, reserved
-from headscope.core.disk import need_room
+from headscope.artefacts.saving import bytes_in_memory, failure_with, reserved, room_of_save
+from headscope.core.disk import need_room, on_one_disk
 from headscope.core.errors import ArtefactError, InputError, InterruptedRunError, UnwrittenError
 from headscope.core.serialise import SCHEMA
 from headscope.models.anatomy.feed_forward import has_experts
@@ -33,6 +33,9 @@ from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.saving import measured_folder, save
 from headscope.shrinking.serving import (
     FORMS,
+    GRAPH,
+    Form,
+    bytes_of_form,
     installed_runtimes,
     lacks_vnni,
     need_runtimes,
@@ -42,9 +45,8 @@ from headscope.shrinking.text import Texts, read_all
 from headscope.stats.confirm import need_examples
 
 BATCH_SIZE = 32  # Texts that are run together while models are timed; fewer of a large model
-#: The least share of a model's weights that a smaller one can be expected to have, for a first look
-#: at the room on the disk.
-_SMALLEST_SHARE = 0.1
+#: Smaller models whose files lie beside those of the whole one: the best so far, and the next.
+_SMALLER_MODELS = 2
 
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
@@ -60,7 +62,7 @@ def _run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     texts = _read(options, loaded)
     _check_readable(loaded, options)
-    need_room_for(loaded, options.save, smallest_share=_SMALLEST_SHARE)
+    forms = [form for form in FORMS if form.runtime in _runtimes(loaded, options)]
 
     # prove
     validation = require_valid(loaded, options.validate)
@@ -71,14 +73,7 @@ def _run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     if options.max_drop is not None:
         need_examples(task.n_examples, task.data.name)
     with tempfile.TemporaryDirectory() as folder:
-        runtimes = _runtimes(loaded, options)
-        forms = [form for form in FORMS if form.runtime in runtimes]
-        need_room(
-            Path(folder),
-            room_of_forms(loaded, forms),
-            "every form of the whole model",
-            "set TMPDIR to a folder on another disk, or name fewer runtimes",
-        )
+        _need_room(loaded, forms, Path(folder), options)
         bench = Bench(
             loaded,
             task,
@@ -92,6 +87,47 @@ def _run(model: Model, options: ShrinkOptions) -> ShrinkResult:
         if options.check_folder is not None:
             return _checked(Path(options.check_folder), bench, options, validation)
         return _climbed(bench, options, validation)
+
+
+def _need_room(
+    loaded: LoadedModel, forms: Sequence[Form], temporary: Path, options: ShrinkOptions
+) -> None:
+    """Refuse, before anything is measured, disks that may lack the room for what is written.
+
+    ``forms`` are those of the whole model, whose files are written into the folder ``temporary``;
+    the model that is saved gets a file in one of them. A folder that is checked has its own.
+    """
+    if options.check_folder is not None:
+        return
+
+    # files that are measured
+    largest_form = max((bytes_of_form(loaded, form) for form in forms), default=0.0)
+    n_bytes = room_of_forms(loaded, forms)
+    if options.searches and largest_form:
+        n_bytes += _SMALLER_MODELS * (bytes_of_form(loaded, GRAPH) + largest_form)
+    need_room(
+        temporary,
+        n_bytes,
+        "the files of every form that is measured",
+        largest_file=bytes_of_form(loaded, GRAPH) if largest_form else 0.0,
+        remedy="set TMPDIR to a folder on another disk, or name fewer runtimes",
+    )
+
+    # the model that is saved
+    if options.save is None:
+        return
+    folder = Path(options.save)
+    name = "the model that is to be saved"
+    saved_bytes = room_of_save(loaded, changes_weights=True) + largest_form
+    if on_one_disk(folder, temporary):
+        saved_bytes += n_bytes
+        name = f"{name}, with the files of every form that is measured,"
+    need_room(
+        folder,
+        saved_bytes,
+        name,
+        largest_file=max(largest_form, bytes_in_memory(loaded)),
+    )
 
 
 def _read(options: ShrinkOptions, loaded: LoadedModel) -> Texts:

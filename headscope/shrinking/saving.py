@@ -14,6 +14,8 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -22,7 +24,7 @@ from headscope.artefacts.onnx_graph import check_exportable
 from headscope.artefacts.saving import megabytes_of_folder, whole_folder, write_model
 from headscope.artefacts.sentence_outputs import check_embeds
 from headscope.core.disk import need_room, writing
-from headscope.core.errors import ArtefactError, InputError
+from headscope.core.errors import ArtefactError, InputError, UnwrittenError
 from headscope.core.saved_config import MANIFEST
 from headscope.data.examples import read_texts
 from headscope.data.token_rows import Row, padded
@@ -38,12 +40,13 @@ from headscope.shrinking.result import MeasuredModel, Saved, ShrinkResult
 from headscope.shrinking.serving import (
     CALIBRATION,
     FORMS,
+    GRAPH,
     TORCH,
     Files,
     Form,
+    bytes_of_form,
     files_of_graph,
     need_runtimes,
-    room_of_forms,
 )
 from headscope.tasks.text_rows import tokenised
 
@@ -224,11 +227,20 @@ def write_beside(
     form = Form(runtime, precision)
     model = load(str(folder), task_head="auto")
     check_exportable(model)
-    need_room(folder, room_of_forms(model, [form]), "the file, with the graph it is made from,")
+    need_room(
+        folder,
+        sum(bytes_of_form(model, written) for written in {GRAPH, form}),
+        "the file, with the graph it is made from,",
+        largest_file=bytes_of_form(model, GRAPH),
+    )
     rows = _calibration_rows(model, text)
     texts = [padded([row], model.pad_id, model.device) for row in rows]
     target = folder / form.file
-    with writing(target), tempfile.TemporaryDirectory(dir=folder) as temporary:
+    with (
+        writing(target),
+        tempfile.TemporaryDirectory(dir=folder) as temporary,
+        _named_in(folder, temporary),
+    ):
         files = Files(model, Path(temporary), texts)
 
         # the outputs of the file, opened again, and of the model
@@ -256,6 +268,15 @@ def write_beside(
     sentences = (folder / MODULES).is_file()
     codes = snippets(form, model, sentences=sentences, file=form.file)
     return sentence, [in_folder(code, str(folder)) for code in codes]
+
+
+@contextmanager
+def _named_in(folder: Path, temporary: str) -> Iterator[None]:
+    """Let an error about a file of a temporary folder name the file that the user is to get."""
+    try:
+        yield
+    except UnwrittenError as error:
+        raise UnwrittenError(str(error).replace(temporary, str(folder))) from error
 
 
 def _calibration_rows(model: LoadedModel, text: Path | None) -> list[Row]:

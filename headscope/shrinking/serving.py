@@ -40,7 +40,7 @@ from headscope.artefacts.runtime_files import (
     RuntimeFile,
     without_telemetry,
 )
-from headscope.artefacts.saving import bytes_of_weights
+from headscope.artefacts.saving import bytes_in_memory, bytes_of_weights
 from headscope.core.disk import writing
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
 from headscope.data.token_rows import Padded
@@ -53,6 +53,8 @@ _NEEDS = {
     "openvino": (("onnx", "onnxscript", "openvino", "nncf"), "export,openvino"),
 }
 CALIBRATION = 300  # Texts that ranges of activations are taken from
+#: Bytes that say how a layer of a graph computes, its weights apart, at most.
+_BYTES_OF_LAYER = 100_000
 #: The file of each form in a folder, where sentence-transformers' backends look for it.
 _FILES = {
     ("torch", "float32"): "model.safetensors",
@@ -204,25 +206,34 @@ def megabytes_of(loaded: LoadedModel) -> float:
 
     So large is the file of a model that was trained, whose weights float16 does not hold.
     """
-    parameters = loaded.network.parameters()
-    return float(sum(p.numel() * p.element_size() for p in parameters)) / 1e6
+    return bytes_in_memory(loaded) / 1e6
 
 
 def room_of_forms(loaded: LoadedModel, forms: Iterable[Form]) -> float:
-    """Return how many bytes a model's files take in every form but torch's, at least.
+    """Return how many bytes a model's files take in every form but torch's, at most.
 
-    All are made from the graph in float32, which lies beside them meanwhile; a file in 8 bits takes
-    a quarter of it.
+    All are made from the graph in float32, which lies beside them meanwhile; so does a copy of it
+    while onnxruntime quantises.
     """
-    n_parameters = sum(parameter.numel() for parameter in loaded.network.parameters())
-    graph_bytes = 0.95 * 4 * n_parameters  # weights that no output needs are left out
-    files = {form.file for form in forms if form != TORCH}
-    if not files:
+    form_of_file = {form.file: form for form in forms if form != TORCH}
+    if not form_of_file:
         return 0.0
-    n_bytes = 0.0
-    for file in files | {GRAPH.file}:
-        n_bytes += graph_bytes / 4 if "int8" in file else graph_bytes
-    return n_bytes
+    form_of_file[GRAPH.file] = GRAPH
+    n_bytes = sum(bytes_of_form(loaded, form) for form in form_of_file.values())
+    quantises = any(form.precision == "int8 dynamic" for form in form_of_file.values())
+    return max(n_bytes, 2 * bytes_of_form(loaded, GRAPH)) if quantises else n_bytes
+
+
+def bytes_of_form(loaded: LoadedModel, form: Form) -> float:
+    """Return how many bytes the file of a form takes besides torch's weights, at most.
+
+    A weight in 8 bits takes one byte, and scales add less than a tenth to them.
+    """
+    if form == TORCH:
+        return 0.0
+    n_parameters: int = sum(parameter.numel() for parameter in loaded.network.parameters())
+    bytes_per_weight = 1.1 if form.precision.startswith("int8") else 4.1
+    return bytes_per_weight * n_parameters + _BYTES_OF_LAYER * (1 + loaded.n_layers)
 
 
 def files_of_graph(path: Path) -> list[Path]:

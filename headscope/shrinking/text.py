@@ -118,8 +118,8 @@ class Texts:
             )
         if len(fitting) < len(encoded):
             self.warnings.append(
-                f"{len(encoded) - len(fitting):,} lines of {self.training.name} are longer than "
-                "the model reads and were left out (nothing is ever cut)."
+                f"Left out of {self.training.name}, since longer than the model reads: "
+                f"{len(encoded) - len(fitting):,} of {len(encoded):,} lines (nothing is ever cut)."
             )
         self.training = dataclasses.replace(
             self.training, first=tuple(texts[i] for i in fitting), second=None

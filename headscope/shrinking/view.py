@@ -22,7 +22,6 @@ from headscope.show.view import next_step, view
 from headscope.shrinking.result import BatchEffect, MeasuredModel, ShrinkResult
 from headscope.stats.estimate import FEWEST_TESTED
 
-_NOTICEABLE = 0.25  # Cores that other programs use, from which speeds come with a warning
 _COLOURS = {"torch": b.BLACK, "onnxruntime": b.ORANGE, "openvino": b.BLUE}
 
 
@@ -34,7 +33,7 @@ def answer(result: ShrinkResult) -> str:
     if result.best is None:
         return _answer_about_whole(result)
     best = result.best
-    confirmed = " (not confirmed)" if result.unsteady else ""
+    confirmed = "" if result.speeds_confirmed or best.is_whole else " (not confirmed)"
     return (
         f"{description(result, best)}: {best.speed.value:.2f} times as fast{confirmed}, "
         f"{best.megabytes:.1f} MB in place of {result.whole.megabytes:.1f}, "
@@ -59,7 +58,7 @@ def _answer_about_whole(result: ShrinkResult) -> str:
         )
     fastest = _fastest_lossless(result)
     assert fastest is not None  # one of these
-    confirmed = " (not confirmed)" if result.unsteady else ""
+    confirmed = "" if result.speeds_confirmed else " (not confirmed)"
     return (
         f"Without removing anything, {fastest.form} is {fastest.speed.value:.2f} times as fast as "
         f"torch{confirmed}: {_change(result, fastest)}{_words_elsewhere(fastest)}."
@@ -212,7 +211,7 @@ def _lead(result: ShrinkResult) -> str:
     how_many = f"{lead.speed.value:.2f}"
     if lead.speed.interval is not None:
         how_many += " [{:.2f}, {:.2f}]".format(*lead.speed.interval)
-    if lead.known and not result.unsteady:
+    if lead.known and not result.unsteady:  # an equally busy machine keeps their order
         return (
             f"In turns with each other, {lead.first} is {how_many} times as fast as {lead.second}."
         )
@@ -222,21 +221,14 @@ def _lead(result: ShrinkResult) -> str:
     )
 
 
-def _competitors(result: ShrinkResult) -> float | None:
-    """Return how many cores other programs used while one model was timed, at most."""
-    known = [model.competitors for model in result.models if model.competitors is not None]
-    return max(known, default=None)
-
-
 def _disturbance(result: ShrinkResult) -> str:
-    """Warn of other programs; empty where they used little of the machine."""
-    competitors = _competitors(result)
-    if competitors is None or competitors < _NOTICEABLE:
+    """Warn of other programs; empty where they left this run its cores."""
+    if not result.contended:
         return ""
     return (
-        f"Other programs used up to {competitors:.1f} of {result.cores} cores while models were "
-        "timed. Torch suffers more from that than other runtimes do, so that speeds come out too "
-        "high; run it again when nothing else runs."
+        f"Other programs used up to {result.competitors:.1f} of {result.cores} cores while models "
+        "were timed. Torch suffers more from that than other runtimes do: speeds come out too "
+        "high, and none is confirmed. Run it again when nothing else runs."
     )
 
 
@@ -379,11 +371,10 @@ def _how(result: ShrinkResult) -> Iterator[str]:
         f"{result.batch_size} texts with the examples' own lengths, each model in turns "
         f"with the whole one in torch, {result.threads} {plural(result.threads, 'thread')}."
     )
-    competitors = _competitors(result)
-    if competitors is not None and competitors < _NOTICEABLE:
+    if result.competitors is not None and not result.contended:
         yield (
-            f"Other programs used at most {competitors:.1f} of {result.cores} cores while models "
-            "were timed."
+            f"Other programs used at most {result.competitors:.1f} of {result.cores} cores while "
+            "models were timed."
         )
     if result.text:
         text = joined([str(name) for name in result.text])

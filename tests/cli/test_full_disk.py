@@ -3,6 +3,7 @@
 import os
 import resource
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from shrinking_models import sentences
 from tiny_models import tiny_bert
 
 import headscope
-from headscope.artefacts.saving import reserved
+from headscope.artefacts.saving import reserved, room_of_save
 from headscope.core import disk
 from headscope.core.errors import ArtefactError, InputError, UnsavedStateWarning, UnwrittenError
 from headscope.core.files import replace_folder, write_atomically
@@ -38,7 +39,7 @@ def files_at_most(n_bytes: int) -> Iterator[None]:
 def no_look_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run begin that has no room, to see how it ends."""
     for module in ("artefacts.saving", "show.folders", "shrinking.run", "shrinking.saving"):
-        monkeypatch.setattr(f"headscope.{module}.need_room", lambda *room: None)
+        monkeypatch.setattr(f"headscope.{module}.need_room", lambda *room, **more: None)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,20 @@ def test_results_without_room_are_printed(run: Command, model: Path, tmp_path: P
     assert everything_in(folder) == before
 
 
+@pytest.mark.usefixtures("no_look_before")
+def test_a_report_without_room_is_printed(run: Command, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    arguments = ["report", str(model), "-o", str(folder), "--only", "validate,rank"]
+    with files_at_most(1_000):
+        ended = run(*arguments)
+    assert ended.code == 1
+    assert f"{folder} could not be written" in ended.stderr
+    assert "Written to" not in ended.stdout
+    assert "## headscope: model" in ended.stdout
+    assert "freshly initialised" in ended.flat  # what rank has measured
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def files(model: Path, tmp_path_factory: pytest.TempPathFactory) -> serving.Files:
     loaded = headscope.load(str(model))
@@ -135,6 +150,64 @@ def test_a_runtimes_file_without_room_is_no_fault_of_the_model(files: serving.Fi
         if form not in (serving.TORCH, serving.GRAPH):
             with files_at_most(5_000), pytest.raises(UnwrittenError, match="could not be written"):
                 files.path(form)
+
+
+def test_the_room_that_is_asked_for_is_enough(files: serving.Files) -> None:
+    loaded = files.model
+    forms = [form for form in serving.FORMS if form != serving.TORCH]
+    for form in forms:
+        written = sum(file.stat().st_size for file in serving.files_of_graph(files.path(form)))
+        assert 0 < written <= serving.bytes_of_form(loaded, form), form
+    files_of_forms = {file for form in forms for file in serving.files_of_graph(files.path(form))}
+    n_bytes = sum(file.stat().st_size for file in files_of_forms)
+    assert n_bytes <= serving.room_of_forms(loaded, forms)
+
+
+def test_the_room_of_a_saved_model_is_known_beforehand(model: Path, tmp_path: Path) -> None:
+    for loaded in (headscope.load(str(model)), headscope.load("demo")):
+        folder = headscope.save(loaded, tmp_path / "saved" / str(loaded.n_layers))
+        written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        room = room_of_save(loaded, changes_weights=False)
+        assert written <= room
+    assert room < 1.02 * written  # of the demo, whose weights outweigh the rest
+
+
+@pytest.mark.parametrize(("save", "n_weights"), [(False, 0), (True, 1)])
+def test_one_disk_for_all_files_of_a_run_needs_room_for_all(
+    save: bool, n_weights: int, model: Path, text: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """Files that are measured, those of two smaller models, and the folder that is saved."""
+    asked_for: list[float] = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        "headscope.shrinking.run.need_room",
+        lambda place, n_bytes, *words, **more: asked_for.append(n_bytes),
+    )
+    loaded = headscope.load(str(model))
+    texts = {"data": str(text), "text": str(text), "limit": 10}
+    folder = str(tmp_path / "saved") if save else None
+    headscope.shrink(loaded, mb=100, minutes=0, runtimes=("onnxruntime",), save=folder, **texts)
+    forms = [form for form in serving.FORMS if form.runtime == "onnxruntime"]
+    graph = serving.bytes_of_form(loaded, serving.GRAPH)
+    measured = serving.room_of_forms(loaded, forms) + 2 * (graph + graph)
+    assert asked_for[0] == measured
+    assert (
+        asked_for[1:] == [measured + room_of_save(loaded, changes_weights=True) + graph] * n_weights
+    )
+
+
+@pytest.mark.usefixtures("no_look_before")
+def test_an_export_without_room_names_the_file_and_leaves_nothing(
+    run: Command, model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    headscope.save(headscope.load(str(model)), folder)
+    before = everything_in(folder)
+    with files_at_most(20_000):
+        ended = run("export", str(folder), "openvino")
+    refused(ended, f"{folder / serving.GRAPH.file} could not be written", "no file of that size")
+    assert everything_in(folder) == before
+    assert not (folder / "onnx").exists()
 
 
 def test_a_run_goes_on_without_the_state_that_it_cannot_save(tmp_path: Path) -> None:
@@ -210,7 +283,7 @@ def test_a_full_disk(run: Command, model: Path, text: Path, tmpfs: Path) -> None
 
 
 def test_the_error_has_the_result_in_python(model: Path, text: Path, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("headscope.artefacts.saving.need_room", lambda *room: None)
+    monkeypatch.setattr("headscope.artefacts.saving.need_room", lambda *room, **more: None)
     with files_at_most(20_000), pytest.raises(ArtefactError) as caught:
         headscope.prune(
             str(model), heads="L0H1", data=str(text), limit=10, save=str(tmp_path / "saved")

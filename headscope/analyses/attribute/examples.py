@@ -32,6 +32,7 @@ from headscope.data.examples import (
     read_translations,
 )
 from headscope.data.labels import class_number
+from headscope.data.long_texts import left_out_notes
 from headscope.data.prompts import read_prompts
 from headscope.data.readable_pieces import readable_pieces
 from headscope.data.token_rows import Row, encode_rows, unended_rows
@@ -66,6 +67,7 @@ class Chosen:
 class Opened:
     """The examples that are run, with their controls and the calibration texts."""
 
+    loaded: LoadedModel  # As it was chosen
     kind: str
     texts: tuple[str, ...]  # The texts of the one example; empty with data
     label: str  # The class or token by name; empty for a cosine, and where examples have their own
@@ -89,7 +91,16 @@ class Opened:
         """What of the data is not read, and which of two tokens was taken."""
         if self.next_token is not None:
             return self.next_token.notes
-        return () if self.data is None else self.data.notes
+        if self.data is None:
+            return ()
+        left_out = left_out_notes(
+            self.skipped,
+            self.skipped + len(self.examples),
+            self.data.name,
+            self.loaded.max_length,
+            mask=self.loaded.tokenizer.mask_token if self.kind == "token" else None,
+        )
+        return (*self.data.notes, *left_out)
 
 
 def choose_output(loaded: LoadedModel, options: AttributeOptions) -> Chosen:
@@ -143,6 +154,7 @@ def open_examples(chosen: Chosen, options: AttributeOptions) -> Opened:
             examples, label = _labelled(loaded, kind, examples, options.label)
     rows, calibration = calibration_rows(loaded, kind, options, data, texts)
     return Opened(
+        loaded=loaded,
         kind=kind,
         texts=texts,
         label=label,

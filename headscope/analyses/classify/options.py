@@ -18,6 +18,7 @@ from headscope.session.options import (
     POOLING,
     STACK,
     TASKS,
+    WINDOWS,
     AnyCorpus,
     CorpusFlags,
     ResumableOptions,
@@ -154,14 +155,7 @@ class ClassifyOptions(ResumableOptions):
     limit: Annotated[
         int | None, Usual(help="Only the first sentences.", at_least=1, unit="sentence")
     ] = None
-    windows: Annotated[
-        bool,
-        Option(
-            help="Read lines of a text that are too long for the model in windows of whole "
-            "sentences; else they are left out.",
-            flags=("--windows",),
-        ),
-    ] = False
+    windows: Annotated[bool, WINDOWS] = False
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:

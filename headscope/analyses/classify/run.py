@@ -92,7 +92,9 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
                 corpus_info.sentences + corpus_info.skipped,
                 corpus.name,
                 loaded.max_length,
-                windows=not (corpus.has_trees or corpus.n_pairs or corpus.labels),
+                windows=not (
+                    options.windows or corpus.has_trees or corpus.n_pairs or corpus.labels
+                ),
             ),
         ),
         validation=validation,

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from headscope.analyses.flow.result import FlowResult
 from headscope.core.options import Option, OptionError, Usual
 from headscope.session.entry import entry
-from headscope.session.options import AnyCorpus, CorpusFlags, Held, RunOptions
+from headscope.session.options import WINDOWS, AnyCorpus, CorpusFlags, Held, RunOptions
 
 __all__ = ["FlowOptions", "FlowResult", "flow"]
 
@@ -76,14 +76,7 @@ class FlowOptions(RunOptions):
         ),
     ] = None
     full: Annotated[bool, Usual(help="Read the whole corpus.")] = False
-    windows: Annotated[
-        bool,
-        Option(
-            help="Read lines of a text that are too long for the model in windows of whole "
-            "sentences; else they are left out.",
-            flags=("--windows",),
-        ),
-    ] = False
+    windows: Annotated[bool, WINDOWS] = False
 
     def check(self) -> None:
         """Refuse a limit where the whole corpus is asked for."""

@@ -108,7 +108,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
             n_sentences,
             corpus.name,
             loaded.max_length,
-            windows=not corpus.has_trees,
+            windows=not (options.windows or corpus.has_trees),
         ),
     )
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.analyses.rank.result import RankResult
-from headscope.core.options import Option, Usual, numbers
+from headscope.core.options import Option, OptionError, Usual, numbers
 from headscope.session.entry import entry
-from headscope.session.options import POOLING, STACK, Held, RunOptions, Text
+from headscope.session.options import POOLING, STACK, WINDOWS, Held, RunOptions, Text
 
 __all__ = ["RankOptions", "RankResult", "rank"]
 
@@ -99,7 +99,14 @@ class RankOptions(RunOptions):
     limit: Annotated[int | None, Option(help="Only the first lines.", at_least=1, unit="line")] = (
         None
     )
+    windows: Annotated[bool, WINDOWS] = False
     pooling: Annotated[str | None, POOLING] = None
+
+    def check(self) -> None:
+        """Refuse windows of a text where none is read."""
+        super().check()
+        if self.windows and self.text is None:
+            raise OptionError("$windows says how $text is read; give a $text too.")
 
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelEr
 from headscope.core.memory import release_memory
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus, as_plain
+from headscope.data.long_texts import in_windows, left_out_notes
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.positions import beyond_products, unread_positions
 from headscope.models.run.devices import DTYPES
@@ -72,6 +73,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
     if not loaded.sites:
         require_valid(loaded, options.validate)  # the certificate says why
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
+    if lines is not None and options.windows:
+        lines = in_windows(loaded, lines)
     with certificate_first(loaded, options.validate):
         planes = rotations(loaded)
         widths = check_widths(loaded, options.share_projections, turns=bool(planes))
@@ -119,7 +122,13 @@ def run(model: Model, options: RankOptions) -> RankResult:
             "stored_dtype": loaded.stored_dtype or loaded.dtype,
         },
         validation=validation,
-        provenance=provenance(loaded, command=options.command, seed=seed, data=lines),
+        provenance=provenance(
+            loaded,
+            command=options.command,
+            seed=seed,
+            data=lines,
+            warnings=_left_out(loaded, text, offer_windows=not options.windows),
+        ),
         not_covered=not_covered,
         turns_values=any(layer_planes.values for layer_planes in planes.values()),
         text=text,
@@ -370,3 +379,18 @@ def _read_text(
             tokens_read += int(mask.sum())
             progress("text", lines_seen, n_lines)
     return patterns, {**text_description(text, limit, lines_read), "tokens": tokens_read}
+
+
+def _left_out(
+    loaded: LoadedModel, text: dict[str, Any] | None, *, offer_windows: bool
+) -> tuple[str, ...]:
+    """Warn that many lines of a text were not read; ``text`` is what :func:`_read_text` says."""
+    if text is None:
+        return ()
+    return left_out_notes(
+        text["skipped"],
+        text["lines"] + text["skipped"],
+        text["name"],
+        loaded.max_length,
+        windows=offer_windows,
+    )

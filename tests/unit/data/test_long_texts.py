@@ -6,7 +6,7 @@ import pytest
 from tiny_models import tiny_bert
 
 import headscope
-from headscope.core.errors import CorpusError
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import as_corpus, sample_corpus
 from headscope.data.long_texts import in_windows, left_out_notes, windows_of
 
@@ -88,6 +88,55 @@ def test_a_run_says_that_much_was_left_out_and_offers_windows(model):
         warnings = command(model, lines).provenance["warnings"]
         assert any(f"{30 - short} of 30 texts" in warning for warning in warnings)
     assert headscope.flow(model, lines, windows=True).sentences.skipped == 0
+
+    ranks = headscope.rank(model, text=lines, fresh=False)
+    assert said in ranks.provenance["warnings"]
+    in_pieces = headscope.rank(model, text=lines, fresh=False, windows=True)
+    assert in_pieces.text["lines"] == cut.corpus.sentences
+    assert in_pieces.text["skipped"] == 0
+    assert not any("left out" in warning for warning in in_pieces.provenance["warnings"])
+
+
+def test_a_sentence_that_is_too_long_by_itself_is_no_matter_of_windows(model):
+    lines = ["it sat.", "the cat " * model.max_length]
+    for command in (headscope.classify, headscope.flow):
+        (warning,) = (
+            warning
+            for warning in command(model, lines, windows=True).provenance["warnings"]
+            if "left out" in warning
+        )
+        assert "1 of 2 texts" in warning
+        assert "With the option windows" not in warning
+
+
+def test_attribute_says_that_many_examples_were_left_out(model, tmp_path):
+    pairs = tmp_path / "pairs.csv"
+    long = "the cat " * model.max_length
+    rows = ["the cat sat,a dog ran,1"] * 17 + [f"{long},a dog ran,2"] * 3
+    pairs.write_text("".join(f"{row}\n" for row in rows))
+    result = headscope.attribute(model, data=str(pairs), removals=2)
+    assert (result.examples, result.skipped) == (17, 3)
+    assert (
+        f"3 of 20 texts of {pairs} were left out, most of them longer than the "
+        f"{model.max_length} tokens that are read at once: all numbers are of the other 17."
+    ) in result.provenance["warnings"]
+
+
+def test_texts_without_a_mask_are_left_out_as_such(tmp_path):
+    model = headscope.load(str(tiny_bert(tmp_path / "mlm", task_head="mlm")), task_head="mlm")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("the [MASK] sat\n" * 17 + "a dog ran\n" * 3)
+    result = headscope.attribute(model, of="token", data=str(lines), removals=2)
+    assert result.skipped == 3
+    assert any(
+        f"3 of 20 texts of {lines} were left out, without the mask [MASK] or longer" in warning
+        for warning in result.provenance["warnings"]
+    )
+
+
+def test_rank_refuses_windows_without_a_text(model):
+    with pytest.raises(InputError, match="windows says how text is read"):
+        headscope.rank(model, fresh=False, windows=True)
 
 
 @pytest.mark.parametrize(("left_out", "is_said"), [(0, False), (5, False), (6, True)])

@@ -17,6 +17,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine
 from headscope.pruning.options import PruneOptions
 from headscope.reports.registry import SECTIONS
+from headscope.shrinking.options import ShrinkOptions
 
 #: Every function of the package, and those of sections that it has no name for yet.
 FUNCTIONS = sorted(
@@ -110,6 +111,10 @@ def test_options_cannot_change_and_hold_no_list():
     named = PruneOptions(methods=["fisher"])
     assert (named.scored, named.repair_kinds) == (("fisher",), ("none", "surgeon"))
     assert PruneOptions(methods=["random"]).scored == ()
+    # One value stands for a list of one.
+    assert PruneOptions(methods="fisher").method_names == ("fisher",)
+    assert PruneOptions(fractions=0.5).fractions == (0.5,)
+    assert ShrinkOptions(text="a.txt", runtimes="torch").text == ("a.txt",)
     by_hand = PruneOptions(heads="L0H0", repairs=["scale"])
     assert (by_hand.manual, by_hand.scored, by_hand.repair_kinds) == (True, (), ("scale",))
 

@@ -1,12 +1,13 @@
 """What the answer says of a loss."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 from shrinking_models import measured_model
 
-from headscope.shrinking.result import unsteady
-from headscope.shrinking.view import answer, loses_nothing
+from headscope.shrinking.result import ShrinkResult, unsteady
+from headscope.shrinking.view import _disturbance, answer, loses_nothing
 from headscope.stats.estimate import Estimate
 
 
@@ -33,7 +34,28 @@ def test_a_speed_is_not_confirmed_where_torch_moved(paces, moved):
     torch_alone = measured_model(speed=Estimate(1.0), ms_of_whole=Estimate(9.0))
     models = (torch_alone, *timed, measured_model())
     assert bool(unsteady(models)) is moved
-    result = SimpleNamespace(
-        best=None, whole=torch_alone, models=models, metric="spearman", unsteady=unsteady(models)
+    assert ("(not confirmed)" in answer(result_with(models))) is moved
+
+
+@pytest.mark.parametrize(
+    ("competitors", "cores", "taken"),
+    [(0.2, 2, False), (0.3, 2, True), (1.9, 4, False), (2.3, 4, True), (None, 2, False)],
+)
+def test_a_speed_is_not_confirmed_where_another_program_ran_all_the_time(competitors, cores, taken):
+    """Of a machine with more cores than the two threads of the run the others may be busy."""
+    timed = [measured_model(ms_of_whole=Estimate(4.0), competitors=competitors)]
+    torch_alone = measured_model(speed=Estimate(1.0), ms_of_whole=Estimate(4.0))
+    result = result_with((torch_alone, *timed), cores=cores)
+    assert not result.unsteady
+    assert ("(not confirmed)" in answer(result)) is taken
+    assert ("none is confirmed" in _disturbance(result)) is taken
+    whole_chosen = dataclasses.replace(result, chosen=0)  # as fast as itself, whatever runs
+    assert "(not confirmed)" not in answer(whole_chosen)
+
+
+def result_with(models, cores=2):
+    """A run with two threads."""
+    fields = {field.name: None for field in dataclasses.fields(ShrinkResult)}
+    return ShrinkResult(
+        **{**fields, "models": models, "metric": "spearman", "cores": cores, "threads": 2}
     )
-    assert ("(not confirmed)" in answer(result)) is moved
