@@ -303,10 +303,7 @@ def _prune(pruner: Pruner, opened: Opened, options: PruneOptions) -> Outcome:
 
 
 def _prune_by_hand(pruner: Pruner, repairs: Sequence[Repair], options: PruneOptions) -> Outcome:
-    """Remove the heads that were named, or those without the roles to keep.
-
-    With roles, as many random heads are removed for comparison.
-    """
+    """Remove the heads that were named, or those without the roles to keep."""
     if options.heads is not None:
         removed = units_by_name(pruner.loaded, options.heads)
     else:
@@ -318,7 +315,7 @@ def _prune_by_hand(pruner: Pruner, repairs: Sequence[Repair], options: PruneOpti
         rankings={MANUAL: named_go_first},
         repairs=repairs,
         counts=[len(removed)],
-        random=options.heads is None,
+        random=True,
     )
 
 

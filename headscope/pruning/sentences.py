@@ -127,7 +127,8 @@ def _random_words(result: PruneResult, point: Point) -> str:
     random = random_beside(result, point)
     if random is None:
         return "; random heads were not measured"
-    return f"; random heads: {number(random.value.value, result.metric)}"
+    value = f"{number(random.value.value, result.metric)} {span(random.value, result.metric)}"
+    return f"; as many random heads, drawn {len(random.draws)} times: {value}"
 
 
 def short_verdict(result: PruneResult) -> str:

@@ -1,9 +1,9 @@
 """Is the same machine better used by one process with all threads, or by several with fewer?
 
-Run from the repository: ``python tests/bench/several_processes.py [TREEBANK.conllu] [--copies N]``. It runs
-``headscope classify demo`` in one process with N threads and under ``torchrun`` in N processes of
-one, in turn. ``efficiency`` is the time of one process over that of several: 1 where sharing costs
-nothing. ``after the start`` takes off what a run on one sentence takes.
+Run from the repository: ``python tests/bench/several_processes.py [TREEBANK.conllu] [--copies N]``.
+It runs ``headscope classify demo`` in one process with N threads and under ``torchrun`` in N
+processes of one, in turn. ``efficiency`` is the time of one process over that of several: 1 where
+sharing costs nothing. ``after the start`` takes off what a run on one sentence takes.
 """
 
 import tempfile

@@ -62,7 +62,8 @@ def test_same_seed_gives_the_same_result(run, model, files):
 def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
     call = ("prune", model, "--data", files["fidelity"][0], *JSON)
     result = run(*call, "--heads", "L0H1,L1H*").json
-    (curve,) = result["curves"]
+    curve, random = result["curves"]
+    assert (random["method"], len(random["points"][0]["draws"])) == ("random", 5)
     (point,) = curve["points"]
     assert (curve["method"], curve["repair"]) == ("manual", "none")
     assert point["heads_removed"] == [[0, 1], [1, 0], [1, 1], [1, 2], [1, 3]]
