@@ -36,20 +36,6 @@ def layer_numbers(model: Mapping[str, Any]) -> list[int]:
     return [layer for layer in range(n_before) if layer not in removed]
 
 
-def model_size(model: Mapping[str, Any], times: str = "x") -> str:
-    """Say how many layers and heads a model has: ``6 layers x 12 heads``.
-
-    Of an encoder-decoder model each stack's layers are counted. ``model`` is the description of a
-    model in the provenance of a result.
-    """
-    layers = f"{model.get('n_layers', '?')} layers"
-    stacks = model.get("stacks")
-    if isinstance(stacks, dict) and stacks:
-        *most, last = [f"{n_layers} {stack}" for stack, n_layers in stacks.items()]
-        layers = f"{', '.join(most)} and {last} layers".replace("cross", "cross-attention")
-    return f"{layers} {times} {model.get('n_heads', '?')} heads"
-
-
 def address_name(address: Sequence[Any]) -> str:
     """Return the name of (layer, head) or (stack, layer, head).
 

@@ -129,8 +129,10 @@ def _largest_change(lead: Lead) -> str:
     )
     n_others = len(lead.several) - 1
     n_changed = sum(number.is_seen for number in lead.several) - 1
+    if n_others == 1 and n_changed == 0:
+        return f"{change}; the other stays"
     if n_others == 1:
-        return f"{change}; the other {'changes too' if n_changed else 'stays'}"
+        return f"{change}; the other changes too"
     if n_changed == n_others:
         return f"{change}; the {n_others} others change too"
     verb = "changes" if n_changed == 1 else "change"

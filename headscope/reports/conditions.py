@@ -13,18 +13,18 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from headscope.analyses.classify.result import ClassifyResult
-from headscope.core.heads import model_size
 from headscope.core.serialise import to_dict
 from headscope.pruning.result import PruneResult
 from headscope.reports.reading import Results
 from headscope.reports.result import Unlike
+from headscope.show.cells import model_size
 from headscope.stats.compared import Setting, is_plain, marked
 
 _LONGEST = 120  # Characters of a setting
 #: Keys of a result's provenance that are no settings: compared elsewhere, or irrelevant.
 _NO_SETTINGS = ("model", "data", "created", "command", "tokenizer", "warnings")
 #: Keys of a result's model that do not tell one model from another.
-_NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from")
+_NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from", "stacks")
 #: The kinds of conditions, what matters most first.
 KINDS = ("schema", "model", "data", "setting")
 #: What differs between two models by nature, or does not matter where the data are the same.

@@ -16,7 +16,6 @@ from headscope.analyses.classify.stack_words import (
     results_by_stack,
     role_counts,
 )
-from headscope.core.heads import model_size
 from headscope.core.roles import role_of
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
@@ -39,7 +38,7 @@ from headscope.reports.page_heads import (
 )
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import PAGE, Block, Custom, Details, Text, text_table
-from headscope.show.cells import tidy
+from headscope.show.cells import model_size, tidy
 from headscope.show.page.html_blocks import answered, body
 from headscope.show.page.parts import Card, Part
 from headscope.show.page.script_data import page_json

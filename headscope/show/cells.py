@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from headscope.core.heads import model_size
 from headscope.core.safe_text import markdown
 
 if TYPE_CHECKING:
@@ -169,6 +168,18 @@ def joined(words: Sequence[str], last: str = "and") -> str:
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def model_size(model: Mapping[str, Any], times: str = "x") -> str:
+    """Say how many layers and heads a model has: ``6 layers x 12 heads``.
+
+    Of an encoder-decoder model each stack's layers are counted. ``model`` is the description of a
+    model in the provenance of a result.
+    """
+    stacks: Mapping[str, int] = model.get("stacks") or {}
+    counts = [f"{n_layers} {stack}" for stack, n_layers in stacks.items()]
+    layers = joined(counts).replace("cross", "cross-attention") or model.get("n_layers", "?")
+    return f"{layers} layers {times} {model.get('n_heads', '?')} heads"
 
 
 #: A hyphen that stands for a minus: before a number, and not within a word or a range.

@@ -48,7 +48,8 @@ class GaussNewton:
 
     matrix: Tensor  # (n_units, n_units): J^T J
     gradient: Tensor  # (n_units,): J^T (e(xi) - e(1)), half the gradient of the squared distance
-    #: (n_units,): (d(r . e)/dxi)^2 over directions r of length 1; heads are ranked by it
+    #: (n_units,): (d(r . e)/dxi)^2 over directions r of length 1; heads are ranked by it. Where
+    #: outputs are as long as the longest of their batch, all count as if they had the mean length.
     unit_squares: Tensor
     distance: float  # ||e(xi) - e(1)||^2
 
@@ -71,9 +72,9 @@ def sample(
     n_units = len(units)
     matrix = torch.zeros(n_units, n_units, dtype=torch.float64)
     gradient = torch.zeros(n_units, dtype=torch.float64)
-    unit_squares = torch.zeros(n_units, dtype=torch.float64)
     distance = 0.0
     count = 0.0  # examples
+    total_width = 0.0  # numbers d of all examples' outputs
     for index, batch in share(enumerate(batches)):
         random_directions = Directions(batch, seed)
         gates = batch.gates("example")  # ones, (size, n_layers, n_heads)
@@ -87,20 +88,17 @@ def sample(
             distance += float((widest(gap) ** 2).sum())
         for _ in range(directions):
             rows = _pull(output, gates, random_directions.draw(output), units)  # J^T r of each
-            unit_squares += (rows**2).sum(dim=0) / directions
-            width = output.shape[-1]
-            matrix += rows.t() @ rows * (width / directions)
+            matrix += rows.t() @ rows * (output.shape[-1] / directions)
         count += batch.size
+        total_width += batch.size * output.shape[-1]
 
-    numbers = torch.tensor([distance, count], dtype=torch.float64)
-    matrix, gradient, unit_squares, numbers = summed(
-        "gradients", matrix, gradient, unit_squares, numbers
-    )
-    distance, count = numbers.tolist()
+    numbers = torch.tensor([distance, count, total_width], dtype=torch.float64)
+    matrix, gradient, numbers = summed("gradients", matrix, gradient, numbers)
+    distance, count, total_width = numbers.tolist()
     return GaussNewton(
         matrix=matrix / count,
         gradient=gradient / count,
-        unit_squares=unit_squares / count,
+        unit_squares=matrix.diagonal() / total_width,
         distance=distance / count,
     )
 

@@ -67,7 +67,9 @@ def written(name: str, folder: Path) -> tuple[LoadedModel, Path]:
 
 def gauss_newton(loaded: LoadedModel, task: Task) -> list[Tensor]:
     batches = task.loss_batches(loaded, labels=False)
-    return [sample(batches, units_of(loaded), directions=2, seed=7).matrix]
+    sums = sample(batches, units_of(loaded), directions=2, seed=7)
+    # Fisher ranks by shares of the squares: their scale is that of the outputs' mean length.
+    return [sums.matrix, sums.unit_squares / sums.unit_squares.sum()]
 
 
 def moments(loaded: LoadedModel, task: Task) -> list[Tensor]:

@@ -69,15 +69,15 @@ def found_sentence(stack_result: ClassifyResult) -> str:
     read = ""
     if corpus.skipped > MOST_LEFT_OUT * n_texts:
         read = f", of which {corpus.sentences:,} of {n_texts:,} texts could be read"
-    found = (
+    sentence = (
         f"{n_with_role} of {n_heads} {kind} {_has(n_with_role)} a role on this corpus{read} "
         f"(a head can have several); {n_without} {_has(n_without)} none."
     )
     n_roles = len(stack_result.possible_roles)
     n_untestable = len(stack_result.untestable)
     if 2 * n_untestable >= n_roles:
-        found += f" {n_untestable} of the {n_roles} roles could not be tested on it."
-    return found
+        sentence += f" {n_untestable} of the {n_roles} roles could not be tested on it."
+    return sentence
 
 
 def _has(n: int) -> str:

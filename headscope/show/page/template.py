@@ -14,12 +14,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headscope.core.heads import model_size
 from headscope.core.roles import NO_ROLE, primary_roles
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
 from headscope.show.blocks import Block
-from headscope.show.cells import model_line, model_name, tidy
+from headscope.show.cells import model_line, model_name, model_size, tidy
 from headscope.show.page.environment import templates
 from headscope.show.page.html_blocks import answered, body
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headscope.core.heads import model_size
+from headscope.show.cells import model_size
 
 
 @pytest.mark.parametrize(
