@@ -98,8 +98,8 @@ bootstrap-n | stats/paired_change.py | small samples are not widened
     students * math.sqrt(n / (n - 1)) => students
 brevity | tasks/seq2seq.py | long translations are punished
     n_reference / np.maximum(n_written, => n_written / np.maximum(n_reference,
-fisher-square | tasks/gauss_newton.py | derivatives are added up without their squares
-    squares += (rows**2).sum(dim=0) => squares += rows.abs().sum(dim=0)
+fisher-square | tasks/gauss_newton.py | the root of the sum of squares stands for the sum
+    unit_squares=matrix.diagonal() / => unit_squares=matrix.diagonal().sqrt() /
 keep-the-worst | pruning/ranking.py | the head with the largest score goes first
     key=lambda unit: (rounded[unit], -unit) => key=lambda unit: (-rounded[unit], -unit)
 importance-abs | pruning/methods.py | signs cancel
