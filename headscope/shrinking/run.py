@@ -306,5 +306,6 @@ def _remarks(bench: Bench) -> Iterator[str]:
     if lacks_vnni():
         yield (
             "This processor has no instructions for products of 8-bit numbers (VNNI): int8 "
-            "gains less time here than on one that has them."
+            "gains less time here than on one that has them, and may lose more, since sums of "
+            "two products are cut off at 16 bits."
         )

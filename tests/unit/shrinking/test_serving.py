@@ -44,6 +44,8 @@ def test_every_form_puts_out_what_the_model_does(form, files):
         real = batch.attention_mask.bool()
         expected, _ = files.model.run(*batch.inputs)
         limit = 1e-5 if form.precision == "float32" else 0.25
+        if form.precision.startswith("int8") and serving.lacks_vnni():
+            limit = 1.0  # such a processor cuts off sums of two 8-bit products at 16 bits
         assert (hidden[real] - expected[real]).abs().max() < limit
         assert files.path(form).is_file()
         assert files.megabytes(form) < 1.3 * files.megabytes(serving.TORCH) + 0.5
