@@ -67,7 +67,50 @@ def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None
         _name_outputs(program.model, loaded)
         n_bytes = sum(4 * parameter.numel() for parameter in loaded.network.parameters())
         with writing(path):
-            program.save(path, external_data=n_bytes > _ONE_FILE)
+            if n_bytes > _ONE_FILE:
+                program.save(path, external_data=True)
+            else:
+                _save_in_one_file(program.model, path)
+
+
+def _save_in_one_file(model: Any, path: Path) -> None:
+    """Write a graph and its weights into one file, with one weight in memory at a time.
+
+    ``onnx_ir.save`` would hold all weights twice more: as one message, and as the bytes of it. A
+    message is its fields, one after the other and in any order. So here the graph without weights
+    comes first, and each weight follows as one more field of the graph.
+    """
+    import onnx
+    from onnx_ir import serde
+
+    def field(weight: Any) -> onnx.GraphProto:
+        weight.const_value.name = weight.name
+        graph = onnx.GraphProto()
+        serde.serialize_tensor_into(graph.initializer.add(), weight.const_value)
+        return graph
+
+    weights = list(model.graph.initializers.values())
+    model.graph.initializers.clear()
+    message = serde.serialize_model(model)
+    graph = message.graph.SerializeToString()
+    message.ClearField("graph")
+    n_bytes = len(graph) + sum(field(weight).ByteSize() for weight in weights)
+    with path.open("wb") as file:
+        file.write(message.SerializeToString())
+        # The field's number and its kind, a message that begins with its length.
+        file.write(_varint(onnx.ModelProto.GRAPH_FIELD_NUMBER << 3 | 2) + _varint(n_bytes))
+        file.write(graph)
+        for weight in weights:
+            file.write(field(weight).SerializeToString())
+
+
+def _varint(number: int) -> bytes:
+    """Write a number as protobuf does: 7 bits a byte, the lowest first, a bit says more follow."""
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
 
 
 class _WithOutputs(nn.Module):

@@ -11,7 +11,7 @@ from families import tiny
 from tiny_models import translator
 
 import headscope
-from headscope.artefacts.onnx_graph import check_exportable, write_graph
+from headscope.artefacts.onnx_graph import _varint, check_exportable, write_graph
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
@@ -67,6 +67,18 @@ def test_heads_are_gone_from_the_file_and_no_path_of_this_machine_is_there(path)
     content = path.read_bytes()
     assert b".py" not in content
     assert str(Path(headscope.__file__).parent).encode() not in content
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 300, 70_000])
+def test_lengths_are_written_as_protobuf_writes_them(length):
+    message = onnx.TensorProto(raw_data=b"x" * length).SerializeToString()
+    key = message[:1]
+    assert message == key + _varint(length) + b"x" * length
+
+
+def test_a_file_holds_what_it_is_read_as_and_nothing_else(path):
+    """A field that a reader skips, or one that is there twice, would change the length."""
+    assert len(onnx.load(path).SerializeToString()) == path.stat().st_size
 
 
 def test_what_cannot_be_exported_is_said(full, monkeypatch):
