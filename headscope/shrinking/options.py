@@ -66,9 +66,10 @@ class ShrinkOptions(RunOptions):
 
     default_model: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(_made_of)
     held: ClassVar[Held] = Held(6.0, 900.0)
+    #: A model is timed for 15 s at least: seven forms, and about four sizes.
     usual_seconds: ClassVar[Mapping[str, float]] = {
-        "whole model": 40.0,
-        "choosing a size": 4.0,
+        "whole model": 120.0,
+        "choosing a size": 60.0,
         "choosing layers": 10.0,
         "choosing neurons": 4.0,
         "smaller model": 30.0,
