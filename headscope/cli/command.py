@@ -202,7 +202,7 @@ class CommandRun:
                 raise
             raise KeyboardInterrupt(
                 f"interrupted; what was measured is saved in {state}: the same command with "
-                "--resume goes on from there"
+                "--resume goes on from there; delete that file to start anew"
             ) from None
 
     def write(self, result: Any) -> list[str]:

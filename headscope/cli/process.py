@@ -113,6 +113,7 @@ def error_boundary(debug: bool) -> Iterator[None]:
     for name in ("stdout", "stderr"):  # a process may have been started without them
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    _buffer_stdout()
     try:
         try:
             yield
@@ -138,14 +139,41 @@ def error_boundary(debug: bool) -> Iterator[None]:
                 half = _LONGEST_ERROR // 2
                 sentence = f"{sentence[:half]} [...] {sentence[-half:]}"
             _end(sentence, error.exit_code)
+        _end_without_room(error)
         reason = "out of memory" if isinstance(error, MemoryError) else str(error)
         _end(f"the system refused: {reason}", 1)
     except Exception as error:
-        cause = None if debug else lack_of_room(error)
-        if cause is None:
-            raise  # a fault of ours: the traceback says where
+        if not debug:
+            _end_without_room(error)
+        raise  # a fault of ours: the traceback says where
+
+
+def _end_without_room(error: BaseException) -> None:
+    """End the process with a sentence if an error is want of room on a disk; else do nothing."""
+    cause = lack_of_room(error)
+    if cause is not None:
         why, remedy = cause
-        _end(f"a file could not be written: {why}; {remedy}", 1)
+        _end(f"a file, or what is printed, could not be written: {why}; {remedy}", 1)
+
+
+def _buffer_stdout() -> None:
+    """Give stdout a buffer where the environment took it away (PYTHONUNBUFFERED).
+
+    Without one Python drops, without an error, what a disk that gets full does not take. Every line
+    is written at once all the same.
+    """
+    raw = getattr(sys.stdout, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        return
+    encoding = sys.stdout.encoding
+    errors = sys.stdout.errors
+    sys.stdout.flush()
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=encoding,
+        errors=errors,
+        line_buffering=True,
+    )
 
 
 def _print_warning(message: Warning | str, *place: object, **more: object) -> None:

@@ -63,6 +63,60 @@ def progress_of_part(name: str, progress: Progress) -> Progress:
     return tell
 
 
+class ByTheClock(float):
+    """Seconds that a step is given, however slow the machine is: minutes that a user allows."""
+
+
+class _Account:
+    """What one step has taken, which a run may do in several parts, or several times.
+
+    The next part begins where the share that is done falls. It is the step once more if its name is
+    that of the part before, and else another part of it: "whole model, timed again".
+    """
+
+    def __init__(self) -> None:
+        self.name = ""  # Of the present part
+        self.share = 0.0  # Of the present part that is done
+        self.part_seconds = 0.0  # That the present part has taken
+        self.earlier_seconds = 0.0  # That all parts before it took
+        self.times_before = 0  # How many times the step was done before
+
+    def tell(self, name: str, share: float) -> None:
+        """Note how much of a part is done."""
+        if share < self.share:
+            self.earlier_seconds += self.part_seconds
+            self.part_seconds = 0.0
+            if name == self.name:
+                self.times_before += 1
+        self.name = name
+        self.share = share
+
+    @property
+    def has_speed(self) -> bool:
+        """Whether enough of the present part is done to tell how long all of it takes."""
+        return self.share >= _LEAST_SHARE
+
+    @property
+    def part_takes(self) -> float:
+        """How long the present part takes by its own speed so far."""
+        return self.part_seconds / self.share
+
+    def seconds_taken(self) -> float:
+        """Return how long the step took, which has ended: on average, if it was done again."""
+        return (self.earlier_seconds + self.part_seconds) / (self.times_before + 1)
+
+    def seconds_expected(self) -> float | None:
+        """Return how long the step takes each time, by its own speed; None as long as it has none.
+
+        That is the speed of the present part, or of those before it.
+        """
+        if self.has_speed:
+            return (self.earlier_seconds + self.part_takes) / (self.times_before + 1)
+        if self.earlier_seconds:
+            return self.earlier_seconds / max(self.times_before, 1)
+        return None
+
+
 class Steps:
     """Which of its steps a run is at, how much of that step is done, and the time that is left.
 
@@ -71,7 +125,8 @@ class Steps:
     before the first step has no number. One thread may report while another one reads.
 
     The time left is that of the whole run: of the present step by its own speed so far, of later
-    ones by how long they usually take beside those that have run.
+    ones by how long they usually take beside those that have run. Steps that end by the clock take
+    their time on every machine, so they say nothing about its speed.
     """
 
     def __init__(
@@ -82,17 +137,16 @@ class Steps:
         """Begin before the first step.
 
         ``usual_seconds`` names the steps in their order, with the time that they usually take
-        beside each other.
+        beside each other, or the :class:`ByTheClock` that they are given.
         """
         self._order = list(usual_seconds)
         self._usual_seconds = usual_seconds
         self._clock = clock
         self._started = clock()
         self._step: str | None = None  # The present one; None before the first
-        self._step_started = self._started
-        self._seconds: dict[str, float] = {}  # That steps before the present one took
+        self._counted_until = self._started  # Time before this is in the accounts
+        self._accounts: dict[str, _Account] = {}  # Of the steps that have begun
         self._words = _LOADING
-        self._share: float | None = None
         self._lock = threading.Lock()
 
     def say(self, words: str) -> None:
@@ -104,22 +158,20 @@ class Steps:
     def tell(self, name: str, done: int, total: int) -> None:
         """Note that ``done`` of ``total`` of the step ``name`` are done."""
         with self._lock:
-            self._enter(self._step_of(name))
+            self._count_time()
+            self._step = self._step_of(name)
+            account = self._accounts.setdefault(self._step, _Account())
+            account.tell(name, done / max(total, 1))
             # "classify, model" -> "classify: measuring the model"
             words = [_STEP_WORDS.get(step, step) for step in name.split(", ", 1)]
             self._words = ": ".join(words)
-            self._share = done / max(total, 1)
 
-    def _enter(self, step: str) -> None:
-        """Begin a step, unless it is the present one; note how long the one before it took."""
-        if step == self._step:
-            return
+    def _count_time(self) -> None:
+        """Add the time since the last count to the account of the present step."""
         now = self._clock()
         if self._step is not None:
-            earlier = self._seconds.get(self._step, 0.0)
-            self._seconds[self._step] = earlier + now - self._step_started
-        self._step = step
-        self._step_started = now
+            self._accounts[self._step].part_seconds += now - self._counted_until
+        self._counted_until = now
 
     def _step_of(self, name: str) -> str:
         """Return the step that a report's name belongs to."""
@@ -137,7 +189,7 @@ class Steps:
     @property
     def share(self) -> float | None:
         """How much of the step is done, from 0 to 1; None before the first one."""
-        return self._share
+        return None if self._step is None else self._accounts[self._step].share
 
     def title(self) -> str:
         """Say what runs: ``step 3 of 7: choosing heads``."""
@@ -149,7 +201,7 @@ class Steps:
 
     def sentence(self) -> str:
         """Say what runs and how much of it is done: ``step 3 of 7: choosing heads, 41%``."""
-        share = self._share
+        share = self.share
         return self.title() if share is None else f"{self.title()}, {share:.0%}"
 
     def seconds_so_far(self) -> float:
@@ -164,28 +216,50 @@ class Steps:
         with self._lock:
             if self._step is None:
                 return None
-            in_step = self._seconds.get(self._step, 0.0) + self._clock() - self._step_started
-            share = self._share or 0.0
-            has_speed = share >= _LEAST_SHARE
-            # What steps took, beside what they usually take.
-            taken = sum(self._seconds.values()) - self._seconds.get(self._step, 0.0)
-            usual = sum(self._usual(step) for step in self._seconds if step != self._step)
-            step_takes = in_step / share if has_speed else 0.0
-            if has_speed:
-                taken += step_takes
-                usual += self._usual(self._step)
-            if usual == 0:
-                return None
-            slowness = taken / usual
-            if not has_speed:
-                step_takes = max(in_step, slowness * self._usual(self._step))
-            later_steps = self._order[self._order.index(self._step) + 1 :]
-            later = sum(self._usual(step) for step in later_steps)
-            return step_takes - in_step + slowness * later
+            self._count_time()
+            slowness = self._slowness()
+            left = self._left_of_step(self._step, slowness)
+            for step in self._order[self._order.index(self._step) + 1 :]:
+                if left is None:
+                    return None
+                seconds = self._expected(step, slowness)
+                left = None if seconds is None else left + seconds
+            return left
 
-    def _usual(self, step: str) -> float:
-        """Return how long a step usually takes beside the others; an unforeseen one, a second."""
-        return self._usual_seconds.get(step, 1.0)
+    def _slowness(self) -> float | None:
+        """Return what steps took, over what they usually take; None as long as nobody can tell."""
+        taken = 0.0
+        usual = 0.0
+        for step, account in self._accounts.items():
+            is_present = step == self._step
+            seconds = account.seconds_expected() if is_present else account.seconds_taken()
+            usual_seconds = self._usual_seconds.get(step)
+            is_comparable = usual_seconds is not None and not isinstance(usual_seconds, ByTheClock)
+            if seconds is not None and is_comparable:
+                taken += seconds
+                usual += usual_seconds
+        return taken / usual if usual else None
+
+    def _expected(self, step: str, slowness: float | None) -> float | None:
+        """Return how long a whole step takes, if that can be told; an unforeseen one, a second."""
+        usual_seconds = self._usual_seconds.get(step, 1.0)
+        if isinstance(usual_seconds, ByTheClock):
+            return usual_seconds
+        return None if slowness is None else slowness * usual_seconds
+
+    def _left_of_step(self, step: str, slowness: float | None) -> float | None:
+        """Return how long the present step still takes, if that can be told."""
+        account = self._accounts[step]
+        in_part = account.part_seconds
+        if account.has_speed:
+            takes: float | None = account.part_takes
+        elif account.times_before:  # as long as before
+            takes = account.seconds_expected()
+        elif account.earlier_seconds:  # another part of it, of which nothing is known
+            takes = in_part
+        else:
+            takes = self._expected(step, slowness)
+        return None if takes is None else max(takes - in_part, 0.0)
 
     def times(self) -> str:
         """Say how long the run has taken and still takes: ``1:12 so far, about 4 min left``."""

@@ -135,10 +135,13 @@ def transformers_code(loaded: LoadedModel, opens: str) -> str:
     elif head == "seq2seq":
         run = "model.generate"
         output = ""
+    texts = '"A sentence."'
+    if gives_one_score(loaded):
+        texts = f'{texts}, "Another one."'
     return (
         f"from transformers import {name}, AutoTokenizer\n"
         f'model = {name}.from_pretrained("FOLDER"{trust})\n'
-        f'print({run}(**AutoTokenizer.from_pretrained("FOLDER")("A sentence.", '
+        f'print({run}(**AutoTokenizer.from_pretrained("FOLDER")({texts}, '
         f'return_tensors="pt")){output})'
     )
 

@@ -269,7 +269,8 @@ class ResumableOptions(RunOptions):
     resume: Annotated[
         bool,
         Option(
-            help="Go on from an interrupted run in the folder of -o.",
+            help="Go on from an interrupted run in the folder of -o. Without it such a folder is "
+            "refused.",
             python_help="Go on from what state holds.",
             flags=("--resume",),
         ),

@@ -29,15 +29,8 @@ def ready_folder(folder: Path | None, room: int = 0) -> Iterator[None]:
         return
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"The folder {folder} cannot be made ({error.strerror}); choose another with -o."
-        ) from None
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"The folder {folder} cannot be written to; choose another with -o.")
-    need_room(folder, room, "what the run writes")
-    try:
+        _make(folder)
+        need_room(folder, room, "what the run writes")
         with locked(folder) as is_ours:
             if not is_ours:
                 raise InputError(
@@ -50,6 +43,18 @@ def ready_folder(folder: Path | None, room: int = 0) -> Iterator[None]:
         for path in new_folders:
             with suppress(OSError):  # it is not empty, or gone
                 path.rmdir()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and those above it; refuse one that cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The folder {folder} cannot be made ({error.strerror}); choose another with -o."
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"The folder {folder} cannot be written to; choose another with -o.")
 
 
 def names_of(*stems: str) -> tuple[str, ...]:

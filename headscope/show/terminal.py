@@ -76,13 +76,17 @@ class _Fitted:
 
 
 def terminal(
-    blocks: Iterable[Block], *, spaced: bool = True, complete: bool | None = None
+    blocks: Iterable[Block],
+    *,
+    spaced: bool = True,
+    complete: bool | None = None,
+    writes_files: bool = True,
 ) -> Iterator[RenderableType]:
     """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``.
 
     The answer comes first: after the first map or table only sentences are shown, and tables that
     an option asked for; what is left out is counted at the end. All is shown if ``complete``, by
-    default with --verbose.
+    default with --verbose. ``writes_files``: whether the command has a folder of results.
     """
     if complete is None:
         complete = is_verbose()
@@ -107,7 +111,8 @@ def terminal(
         yield from _drawn(block)
     if n_hidden:
         tables = "table" if n_hidden == 1 else "tables"
-        more = f"{n_hidden} more {tables}: --verbose; files: -o DIR."
+        files = "; files: -o DIR" if writes_files else ""
+        more = f"{n_hidden} more {tables}: --verbose{files}."
         yield rich_text.Text(f"\n{more}", "dim")
 
 

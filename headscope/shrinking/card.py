@@ -11,6 +11,7 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 
 from headscope.core.safe_text import markdown, visible
+from headscope.models.run.head_outputs import gives_one_score
 from headscope.models.run.loaded import LoadedModel
 from headscope.removal.card import (
     MADE_BY,
@@ -18,7 +19,6 @@ from headscope.removal.card import (
     card_text,
     hub_task,
     inherited_header,
-    is_cross_encoder,
     sentence_code,
     table,
     transformers_code,
@@ -162,7 +162,7 @@ def _runtime_code(form: Form, model: LoadedModel, file: str) -> str:
     code = _ALONE[form.runtime].replace("FILE", file)
     code = code.replace("SETTING", f", {_FLOAT32}" if _asks_for_float32(form) else "")
     texts = '["A sentence."]'
-    if is_cross_encoder(model):
+    if gives_one_score(model):
         texts = f'{texts}, ["Another one."]'
     code = code.replace("TEXTS", texts)
     return code.replace("OUTPUT", "logits" if model.task_head else "embeddings")

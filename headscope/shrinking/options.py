@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import WrongOptionError
 from headscope.core.options import Option, OptionError, Usual
+from headscope.core.progress import ByTheClock
 from headscope.core.saved_config import MANIFEST
 from headscope.session.options import POOLING, TASKS, Held, RunOptions
 from headscope.shrinking.result import Target
@@ -65,9 +66,10 @@ class ShrinkOptions(RunOptions):
 
     default_model: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(_made_of)
     held: ClassVar[Held] = Held(6.0, 900.0)
+    #: A model is timed for 15 s at least: seven forms, and about four sizes.
     usual_seconds: ClassVar[Mapping[str, float]] = {
-        "whole model": 40.0,
-        "choosing a size": 4.0,
+        "whole model": 120.0,
+        "choosing a size": 60.0,
         "choosing layers": 10.0,
         "choosing neurons": 4.0,
         "smaller model": 30.0,
@@ -224,5 +226,5 @@ class ShrinkOptions(RunOptions):
         """
         seconds = super().step_seconds()
         if "distilling" in seconds:
-            seconds["distilling"] = max(60.0 * self.minutes, 1.0)
+            seconds["distilling"] = ByTheClock(60.0 * self.minutes)
         return seconds

@@ -181,7 +181,7 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         )
         yield b.Text(saved.code, "code", b.TERMINAL)
     yield b.Text(model_line(result).plain, "soft", b.TERMINAL)
-    if result.best is None:
+    if result.target is None and result.max_drop is None:
         text = "" if was_given(result.provenance.get("command", ""), "text") else " --text TEXT"
         yield next_step(
             result, "narrower or fewer layers, distilled:", f"shrink {{}} --speed 6{text}"

@@ -378,7 +378,7 @@ def test_a_saved_state_is_kept_and_named(name, run, model, tmp_path, monkeypatch
     assert ended.code == 130
     assert ended.stderr == (
         f"headscope: interrupted; what was measured is saved in {state}: the same command with "
-        "--resume goes on from there\n"
+        "--resume goes on from there; delete that file to start anew\n"
     )
     state.unlink()
     assert run(name, "demo", "-o", tmp_path).stderr == "headscope: interrupted\n"

@@ -2,7 +2,9 @@
 
 import os
 import resource
+import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -132,6 +134,32 @@ def test_a_report_without_room_is_printed(run: Command, model: Path, tmp_path: P
     assert "## headscope: model" in ended.stdout
     assert "freshly initialised" in ended.flat  # what rank has measured
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_refused_for_want_of_room_is_not_left(
+    run: Command, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "free_room", lambda place: 1_000)
+    ended = run("rank", str(model), "-o", str(tmp_path / "new" / "out"))
+    refused(ended, "What the run writes may take", "0.0 MB are free")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_printing_into_a_file_without_room_fails(unbuffered: str, tmp_path: Path) -> None:
+    """Without a buffer Python itself would drop the rest and go on."""
+    path = tmp_path / "schema.json"
+    command = shlex.join([sys.executable, "-m", "headscope", "schema", "report"])
+    ended = subprocess.run(
+        ["sh", "-c", f"ulimit -f 8; exec {command} > {shlex.quote(str(path))}"],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert path.stat().st_size < 10_000
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "what is printed, could not be written: the system allows no file" in ended.stderr
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 
 from headscope.analyses.explain.arrows import arrows
 from headscope.analyses.explain.result import ExplainResult, ExplainStep, Matrix, StepCheck
@@ -49,6 +49,7 @@ _DISTANCES = {
     2: "the token after the next one",
 }
 _ENDS = {0: "the first token", -1: "the last token"}
+_LEAST_LINK = 0.005  # What is not shown as 0.00
 _LINKS = 0.05  # From which on a head is said to link words, though it looks at a place
 _MAIN_WEIGHT = 0.5  # Mean weight on a place from which on a head is said to look there
 #: Columns of the matrix ``cost``, and their titles in the table.
@@ -67,6 +68,7 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     steps = {step.key: step for step in result.steps}
     pattern = _square(result, steps["softmax"].matrix("pattern"), tokens)
     yield b.Text(_lead(result), "lead")
+    yield b.Text(_control(result), "control")
     yield replace(pattern, title=f"Attention of {result.name}", on=b.TERMINAL)
     yield b.Text(f"{model_line(result).plain}\nText    {sentence}", on=b.TERMINAL)
     yield b.Text(f"The sentence: \u201c{sentence}\u201d", on=b.PAGE)
@@ -105,7 +107,7 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
 def _lead(result: ExplainResult) -> str:
     """Say why this head is shown, and how clearly it links the sentence's words."""
     link = next((head.link for head in result.heads if head.name == result.name), 0.0)
-    if result.chosen and link < 0.005:  # what is shown as 0.00
+    if result.chosen and link < _LEAST_LINK:
         return f"No head links words of this sentence that stand apart; {result.name} is shown."
     words = f"each word gives its favourite {link:.2f} more attention than other words give it."
     if result.chosen:
@@ -119,6 +121,29 @@ def _lead(result: ExplainResult) -> str:
         "average over this sentence"
     )
     return f"{text}. Of words, {words}" if link >= _LINKS else f"{text}, whatever its words."
+
+
+def _control(result: ExplainResult) -> str:
+    """Say what the numbers of the lead are for other heads, and for attention spread evenly.
+
+    Empty where the lead has no number.
+    """
+    (own,) = (head for head in result.heads if head.name == result.name)
+    others = [head for head in result.heads if head.name != result.name]
+    sentences: list[str] = []
+    looks_at_place = not result.chosen and _main_place(result) is not None
+    if looks_at_place:
+        share = 2**-own.even  # ``even`` is the entropy in bits
+        sentences.append(f"Spread evenly, a token's attention to any one place is about {share:.0%}.")
+    least_link = _LINKS if looks_at_place else _LEAST_LINK
+    if others and own.link >= least_link:
+        middle = median(head.link for head in others)
+        most = max(others, key=lambda head: head.link)
+        sentences.append(
+            f"In the model's other {len(others)} heads that is {middle:.2f} at the median and "
+            f"{most.link:.2f} at most ({most.name})."
+        )
+    return " ".join(sentences)
 
 
 def _main_place(result: ExplainResult) -> tuple[str, float] | None:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar
 
 from headscope.analyses.transfer.result import TransferResult
 from headscope.core.options import Option, Usual, names, numbers
+from headscope.core.progress import ByTheClock
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, Held, RunOptions
 
@@ -132,6 +133,10 @@ class TransferOptions(RunOptions):
     def step_names(self) -> tuple[str, ...]:
         """Name the only step: fine-tuning, run after run."""
         return ("runs",)
+
+    def step_seconds(self) -> dict[str, float]:
+        """Return what the runs usually take, or the budget where that is less."""
+        return {"runs": ByTheClock(min(self.usual_seconds["runs"], self.budget))}
 
 
 transfer = entry(TransferOptions, TransferResult, "headscope.analyses.transfer.run")

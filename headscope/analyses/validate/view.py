@@ -31,6 +31,7 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
             f"(final states differ by {tiny(result.max_abs_hidden)} at most).",
             "passed",
         )
+        yield b.Text(_own_differences(result), "control")
     else:
         yield b.Text(f"FAILED: {result.refusal}.", "failed")
         yield b.Text("\n".join(result.reasons), on=b.VERBOSE | b.PAGE)
@@ -46,6 +47,17 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
     if result.probes:
         yield _exact_patterns(result)
         yield _exact_outputs(result)
+
+
+def _own_differences(result: ValidationResult) -> str:
+    """Say how far the model's own runs are from each other, as a control of the answer."""
+    runs = "eager" if result.sdpa_differs is not None else "eager or SDPA"
+    if result.noise_hidden == 0:
+        return f"The model's own runs ({runs}, padded otherwise) do not differ."
+    return (
+        f"The model's own runs ({runs}, padded otherwise) differ from each other by "
+        f"{tiny(result.noise_hidden)} at most."
+    )
 
 
 def _compared_on(result: ValidationResult) -> str:
@@ -221,7 +233,7 @@ def _csv(result: ValidationResult) -> str:
 
 
 VIEW = View(
-    human=lambda result: terminal(blocks(result)),
+    human=lambda result: terminal(blocks(result), writes_files=False),
     csv=_csv,
     files=lambda result: {"validate.csv": _csv(result).encode()},
     blocks=blocks,

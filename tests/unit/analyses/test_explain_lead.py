@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headscope
-from headscope.analyses.explain.view import _lead
+from headscope.analyses.explain.view import _control, _lead
 
 N = 8
 
@@ -59,6 +59,25 @@ def test_other_heads_link_words():
     assert said(even, 0.2) == f"L2H1: {words}"
     chosen = said(shifted(-1, 0.9), 0.2, chosen=True)
     assert chosen == f"L2H1 links the words of this sentence most clearly: {words}"
+
+
+def control(pattern: np.ndarray, link: float, other_links: list[float], *, chosen: bool) -> str:
+    heads = [SimpleNamespace(name="L2H1", link=link, even=3.0)]
+    heads += [SimpleNamespace(name=f"L3H{i}", link=x) for i, x in enumerate(other_links)]
+    patterns = {"L2H1": pattern.tolist()}
+    return _control(SimpleNamespace(name="L2H1", heads=heads, patterns=patterns, chosen=chosen))
+
+
+def test_the_second_line_says_what_other_heads_do():
+    even = np.full((N, N), 1 / N)
+    others = "In the model's other 3 heads that is 0.04 at the median and 0.15 at most (L3H1)."
+    for chosen in (True, False):
+        assert control(even, 0.2, [0.01, 0.15, 0.04], chosen=chosen) == others
+    assert control(even, 0.001, [0.001], chosen=True) == ""
+    place = "Spread evenly, a token's attention to any one place is about 12%."
+    assert control(shifted(-1, 0.9), 0.0, [0.1], chosen=False) == place
+    both = control(shifted(-1, 0.9), 0.3, [0.01, 0.15, 0.04], chosen=False)
+    assert both == f"{place} {others}"
 
 
 def test_a_previous_token_head_of_the_real_model(demo):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headscope.cli.output import print_human
 from headscope.core import widest
-from headscope.core.progress import Steps, progress_of_part
+from headscope.core.progress import ByTheClock, Steps, progress_of_part
 from headscope.core.safe_text import markdown, visible
 
 
@@ -95,6 +95,68 @@ def test_the_time_left_is_that_of_the_whole_run():
     assert steps.seconds_left() == pytest.approx(30 / 8 * 4)
     now = 3600 + 105.0  # far longer than usual: nothing is promised
     assert steps.times() == "1:00:05 so far"
+
+
+def test_a_slow_machine_makes_no_step_longer_that_ends_by_the_clock():
+    """By hand: the forms take 60 s each on a machine that is nine times as slow as usual."""
+    now = 0.0
+    usual = {"forms": 40.0, "training": ByTheClock(300.0), "smaller": 10.0}
+    steps = Steps(usual, clock=lambda: now)
+    steps.tell("forms", 0, 6)
+    now = 60.0
+    steps.tell("forms", 1, 6)
+    assert steps.seconds_left() == pytest.approx(5 * 60 + 300 + 9 * 10)
+    now = 360.0
+    steps.tell("training", 0, 1000)
+    assert steps.seconds_left() == pytest.approx(300 + 9 * 10)
+    now = 510.0
+    steps.tell("training", 500, 1000)
+    assert steps.seconds_left() == pytest.approx(150 + 9 * 10)
+    assert Steps({"training": ByTheClock(300.0)}, clock=lambda: now).seconds_left() is None
+
+
+def test_a_step_that_is_done_again_takes_as_long_as_before():
+    """By hand, two sizes: what the first one took says nothing about how much of the second is left.
+
+    Both are timed in 20 s where 10 are usual, and trained in 100 s.
+    """
+    now = 0.0
+    steps = Steps({"timing": 10.0, "training": ByTheClock(100.0)}, clock=lambda: now)
+    steps.tell("timing", 0, 2)
+    now = 10.0
+    steps.tell("timing", 1, 2)
+    assert steps.seconds_left() == pytest.approx(10 + 100)
+    now = 20.0
+    steps.tell("training", 0, 1000)
+    now = 120.0
+    steps.tell("training", 1000, 1000)
+    assert steps.seconds_left() == pytest.approx(0)
+
+    steps.tell("timing", 0, 2)  # the second size
+    assert steps.seconds_left() == pytest.approx(20 + 100)
+    now = 130.0
+    steps.tell("timing", 1, 2)
+    assert steps.seconds_left() == pytest.approx(10 + 100)
+    now = 140.0
+    steps.tell("training", 0, 1000)
+    now = 150.0
+    steps.tell("training", 100, 1000)
+    assert steps.seconds_left() == pytest.approx(90)
+
+
+def test_another_part_of_a_step_is_no_slow_beginning_of_it():
+    """By hand: all forms took 40 s, as usual; one of two is timed again in 5 s."""
+    now = 0.0
+    steps = Steps({"forms": 40.0, "smaller": 10.0}, clock=lambda: now)
+    steps.tell("forms", 0, 4)
+    now = 30.0
+    steps.tell("forms", 3, 4)
+    now = 40.0
+    steps.tell("forms, timed again", 0, 2)
+    assert steps.seconds_left() == pytest.approx(10)
+    now = 45.0
+    steps.tell("forms, timed again", 1, 2)
+    assert steps.seconds_left() == pytest.approx(5 + 50 / 40 * 10)
 
 
 def test_a_section_begins_with_its_first_step():

@@ -147,6 +147,16 @@ def test_the_snippet_of_a_reranker_scores_a_pair(tmp_path):
     assert "CrossEncoder" in by_backend
 
 
+@pytest.mark.parametrize(("labels", "texts"), [(1, 2), (2, 1)])
+def test_a_reranker_reads_two_texts_and_a_classifier_one(labels, texts, tmp_path):
+    tiny_bert(tmp_path / "model", task_head="classification", num_labels=labels)
+    model = headscope.load(str(tmp_path / "model"), task_head="auto")
+    for form in serving.FORMS:
+        (code,) = snippets(form, model, sentences=False)
+        compile(code, str(form), "exec")
+        assert code.count('"A sentence."') + code.count('"Another one."') == texts
+
+
 @pytest.mark.parametrize("form", serving.FORMS, ids=str)
 def test_float32_is_asked_for_where_openvino_would_compute_in_bfloat16(form, bert):
     codes = snippets(form, bert, sentences=True)
