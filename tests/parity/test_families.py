@@ -118,7 +118,7 @@ W_O = {
     "modernbert": "layers.{}.attn.Wo",
     "mpnet": "encoder.layer.{}.attention.attn.o",
     "squeezebert": "encoder.layers.{}.post_attention.conv1d",
-    **dict.fromkeys(("gpt2", "openai-gpt"), "h.{}.attn.c_proj"),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "openai-gpt"), "h.{}.attn.c_proj"),
     "codegen": "h.{}.attn.out_proj",
     "xglm": "layers.{}.self_attn.out_proj",
     **dict.fromkeys(("gpt_neox", "gpt_neox_japanese"), "layers.{}.attention.dense"),

@@ -257,6 +257,12 @@ def test_layers_of_linear_attention_have_no_heads(kind):
     assert any("1 of 4 layers" in remark for remark in loaded.remarks)
 
 
+def test_a_model_whose_layers_are_all_of_linear_attention_has_no_heads():
+    loaded = headscope.wrap(Family("qwen3_5_text", NAME, changes={**ENCODER, **_ENDS}).model())
+    (reason,) = validate_model(loaded).reasons
+    assert reason == "no layer of this qwen3_5_text model has heads: all are of linear_attention"
+
+
 def qwen3_next(**changes: Any) -> Any:
     """Make a tiny Qwen3-Next: in three layers of four its attention is linear."""
     linear = {"linear_num_value_heads": 4, "linear_num_key_heads": 2}

@@ -157,5 +157,5 @@ class _EvenParts:
         quarters: list[Tensor] = []
         for first_rows in _first_rows(self.headscope_heads, self.headscope_heads_per_part, width):
             of_all_heads = by_part[..., list(_rows(first_rows, width))]
-            quarters.append(of_all_heads.unflatten(-1, (_PARTS, -1)))
+            quarters.append(of_all_heads.reshape(*x.shape[:-1], _PARTS, -1))
         return torch.cat(quarters, dim=-1).flatten(-2)

@@ -67,6 +67,7 @@ COVERED = {
     "flaubert": Covered("xlm"),
     "roformer": Covered("roformer"),
     "gpt2": Covered("gpt2", _DECODER),
+    "gpt_bigcode": Covered("gpt_bigcode", _DECODER),
     "openai-gpt": Covered("openai-gpt", _DECODER),
     "llama": _CAUSAL_ROTARY,
     "mistral": _CAUSAL_ROTARY,

@@ -132,8 +132,8 @@ class WithoutHeads:
         index = self.layer_id if self.layer_idx is None else self.layer_idx
         arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
         handed = [arguments.get(name) for name in _CACHES]
-        cache = next((cache for cache in handed if cache is not None), None)
-        decoder_cache = getattr(cache, "self_attention_cache", cache)
+        cache: Any = next((cache for cache in handed if cache is not None), None)
+        decoder_cache: Any = getattr(cache, "self_attention_cache", cache)
         crossed = any(arguments.get(name) is not None for name in _OTHER_STATES)
         if index is None or crossed or not hasattr(decoder_cache, "layers"):
             return super().forward(*args, **kwargs)  # type: ignore[misc]

@@ -133,7 +133,8 @@ class Layout(MapNames):
         first_invisible: int | None = getattr(stated_by, "sliding_window", None)
         if first_invisible is None:
             return None
-        if stated_by is config and not declares(type(config), "sliding_window"):
+        kind: Any = type(config)
+        if stated_by is config and not declares(kind, "sliding_window"):
             return None
         return first_invisible - 1
 

@@ -23,6 +23,7 @@ from headscope.models.layouts.distance import (
 from headscope.models.layouts.esm import EsmLayout, ScaledQueriesLayout
 from headscope.models.layouts.fused import ByGroup, ByHead, Stacked
 from headscope.models.layouts.gpt2 import Gpt2Layout
+from headscope.models.layouts.gpt_bigcode import GptBigCodeLayout, one_group
 from headscope.models.layouts.gpt_neo import GptNeoLayout, NeighbourPairs
 from headscope.models.layouts.gpt_neox_japanese import JapaneseNeoXLayout
 from headscope.models.layouts.layout import Layout
@@ -123,6 +124,13 @@ LAYOUTS: tuple[Layout, ...] = (
         steps=(Rotation(), SharedKeys()),
     ),
     Layout("modernbert", fused=Stacked("Wqkv"), out="Wo", steps=(Rotation(in_float32=True),)),
+    GptBigCodeLayout(
+        "gpt_bigcode",
+        fused=ByGroup("c_attn", one_group),
+        out="c_proj",
+        needs="multi_query",
+        steps=(SharedKeys(),),
+    ),
     Gpt2Layout("gpt2", fused=Stacked("c_attn"), out="c_proj"),
     OpenAiLayout(
         "openai-gpt",
@@ -132,7 +140,12 @@ LAYOUTS: tuple[Layout, ...] = (
         bypasses=True,
         one_way=True,
     ),
-    Layout("gpt_neox", fused=ByHead("query_key_value"), out="dense", steps=(Rotation(),)),
+    Layout(
+        "gpt_neox",
+        fused=ByHead("query_key_value"),
+        out="dense",
+        steps=(HeadNorm("q_layernorm", "k_layernorm"), Rotation()),  # Persimmon norms
+    ),
     JapaneseNeoXLayout(
         "gpt_neox_japanese",
         fused=ByHead("query_key_value"),

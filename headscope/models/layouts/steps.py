@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
 from headscope.models.layouts.layout import AttentionSite, Step
@@ -48,7 +48,7 @@ class Rotation(Step):
         if tables is None:
             return heads
         cos, sin = tables
-        turn = rotate_pairs if turns_neighbours(type(site.module)) else rotate
+        turn = rotate_pairs if turns_neighbours(site.module) else rotate
         q = turn(heads.q, cos, sin, in_float32=self.in_float32)
         k = turn(heads.k, cos, sin, in_float32=self.in_float32)
         return Heads(q, k, heads.v)
@@ -59,7 +59,7 @@ class Rotation(Step):
         if tables is None:
             return None
         cos, sin = tables
-        if turns_neighbours(type(site.module)):
+        if turns_neighbours(site.module):
             return planes_of_neighbours(one_of_each_pair(cos)[0], one_of_each_pair(sin)[0])
         return planes_of_halves(cos, sin)
 
@@ -110,13 +110,19 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> 
     return torch.cat([a * cos - b * sin, b * cos + a * sin, unturned], dim=-1).to(x.dtype)
 
 
-@functools.cache
-def turns_neighbours(kind: Any) -> bool:
-    """Whether a class of attention modules turns neighbouring coordinates.
+def turns_neighbours(module: nn.Module) -> bool:
+    """Whether an attention module turns neighbouring coordinates.
 
     By what the function of its file makes of (0, 1, 2, 3) that turns every plane by 90 degrees:
     (-1, 0, -3, 2), where others make (-2, -3, 0, 1).
     """
+    kind: Any = type(module)
+    return _turns_neighbours(kind)
+
+
+@functools.cache
+def _turns_neighbours(kind: Any) -> bool:
+    """Answer :func:`turns_neighbours` once for each class."""
     for base in kind.__mro__:
         quarter_turn = getattr(vars(base).get("forward"), "__globals__", {}).get("rotate_half")
         if quarter_turn is not None:

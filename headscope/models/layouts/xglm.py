@@ -33,7 +33,8 @@ class XglmLayout(Layout):
 
     def mend(self, module: nn.Module, dtype: torch.dtype) -> None:
         """Let XGLM run in float64, of whose smallest number its forward makes a float32."""
-        if dtype == torch.float64 and reads(type(module), "full"):
+        kind: Any = type(module)
+        if dtype == torch.float64 and reads(kind, "full"):
             extend(module, _InFloat64)
 
     def fit(self, module: Any, remaining: Collection[int], total: int) -> None:

@@ -6,13 +6,14 @@ import json
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headscope.core.errors import CheckpointError
+from headscope.core.saved_config import special_float
 
 _POINTER = b"version https://git-lfs"  # How a text file begins that stands for a large file
 
@@ -20,7 +21,7 @@ _POINTER = b"version https://git-lfs"  # How a text file begins that stands for 
 def read_json(path: Path) -> object:
     """Read a JSON file of a checkpoint; raise a CheckpointError that says what is wrong with it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_hook=_special_float)
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=special_float)
     except UnicodeDecodeError:
         raise CheckpointError(f"{path} is not UTF-8 text; download it again.") from None
     except json.JSONDecodeError as error:
@@ -32,12 +33,6 @@ def read_json(path: Path) -> object:
             f"{path} holds a number of thousands of digits, or is nested a thousand deep; download "
             "it again."
         ) from None
-
-
-def _special_float(read: dict[str, Any]) -> object:
-    """Read ``{"__float__": "Infinity"}`` as transformers writes a number that JSON has not."""
-    tag = read.get("__float__")
-    return float(tag) if len(read) == 1 and tag in ("Infinity", "-Infinity", "NaN") else read
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:

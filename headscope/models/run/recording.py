@@ -235,7 +235,7 @@ def _by_head(tensor: Tensor | None, site: AttentionSite) -> Tensor | None:
     """Give scores or a pattern of a site its axis of heads, where the family joins it."""
     if tensor is None or tensor.dim() == 4:
         return tensor
-    return tensor.unflatten(0, (-1, site.n_heads))
+    return tensor.reshape(-1, site.n_heads, *tensor.shape[1:])
 
 
 def unrounded(loaded: LoadedModel) -> AbstractContextManager[object]:

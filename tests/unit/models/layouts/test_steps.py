@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
+from families import tiny
 from transformers.models.cohere import modeling_cohere as cohere
 from transformers.models.ernie4_5 import modeling_ernie4_5 as ernie
 from transformers.models.glm import modeling_glm as glm
-from transformers.models.llama import modeling_llama as llama
 
 from headscope.models.layouts.steps import rotate, rotate_pairs, take_heads, turns_neighbours
 
@@ -64,10 +64,10 @@ def test_neighbours_turn_as_transformers_turns_them(family):
 
 
 def test_which_coordinates_turn_is_told_by_what_the_family_does():
-    assert turns_neighbours(glm.GlmAttention)
-    assert turns_neighbours(cohere.CohereAttention)
-    assert not turns_neighbours(llama.LlamaAttention)
-    assert not turns_neighbours(torch.nn.Linear)
+    layers = {name: tiny(name).layers[0].self_attn for name in ("glm", "cohere", "llama")}
+    turning = {name: turns_neighbours(layer) for name, layer in layers.items()}
+    assert turning == {"glm": True, "cohere": True, "llama": False}
+    assert not turns_neighbours(torch.nn.Linear(2, 2))
 
 
 def test_the_biases_of_some_heads():

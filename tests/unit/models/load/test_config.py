@@ -8,6 +8,7 @@ from families import _ENDS, ENCODER
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import headscope
+from headscope.core.saved_config import in_json
 from headscope.models.load.safe_files import read_json
 
 
@@ -16,7 +17,9 @@ def test_numbers_that_json_does_not_have(tmp_path):
     path = tmp_path / "config.json"
     written = {"limit": [0.0, {"__float__": "Infinity"}], "other": {"__float__": "1", "n": 2}}
     path.write_text(json.dumps({**written, "low": {"__float__": "-Infinity"}}))
-    assert read_json(path) == {**written, "limit": [0.0, float("inf")], "low": -float("inf")}
+    read = {**written, "limit": [0.0, float("inf")], "low": -float("inf")}
+    assert read_json(path) == read
+    assert in_json(read) == json.loads(path.read_text())
 
 
 @pytest.mark.parametrize(
@@ -34,3 +37,8 @@ def test_a_folder_that_transformers_opens_is_opened(kind, changes, tmp_path):
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     loaded = headscope.load(str(tmp_path), need_tokenizer=False, device="cpu", task_head="auto")
     assert (loaded.family, loaded.stacks) == (kind, ("decoder",))
+    if loaded.sites[0].has_weights:  # and saved again
+        compact = headscope.remove_heads(loaded, [(0, 1)])
+        headscope.save(compact, tmp_path / "compact")
+        again = headscope.load(str(tmp_path / "compact"), need_tokenizer=False, device="cpu")
+        assert again.sites[0].head_ids == (0, 2, 3)
