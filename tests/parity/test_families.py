@@ -255,6 +255,23 @@ def test_a_layer_without_heads_still_counts_the_tokens_that_were_read(name):
             close(next_tokens(network, ids, 5), expected)
 
 
+def test_falcon_without_some_heads_keeps_the_biases_of_the_others():
+    """Its mask holds those of all heads: through ours, by its own forward, by zeros in W_O."""
+    heads = [(0, 1), (1, 0), (1, 2)]
+    loaded = headscope.wrap(tiny("falcon, by distance"))
+    cut = headscope.remove_heads(loaded, heads)
+    assert_passed(cut)
+    inputs, real = given(loaded)
+    for layer, head in heads:
+        weight = loaded.network.get_parameter(W_O["falcon"].format(layer) + ".weight")
+        weight.data[:, head * 8 : (head + 1) * 8] = 0.0
+    with torch.no_grad():
+        expected = loaded.run(**inputs)[0][real]
+        close(cut.run(**inputs)[0][real], expected)
+    with gated(cut, torch.ones(cut.n_layers, cut.n_heads)) as run:
+        close(run(**inputs)[0][real], expected)
+
+
 class Keep:
     def __init__(self) -> None:
         self.chunks: list[Activations] = []

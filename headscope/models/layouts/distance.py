@@ -89,7 +89,8 @@ class FalconLayout(Layout):
         mask = inputs.mask
         if mask is None or mask.dtype == torch.bool:
             return inputs
-        return replace(inputs, mask=mask > torch.finfo(mask.dtype).min / 2)
+        # It hides the same keys from all heads, of which the module may have lost some.
+        return replace(inputs, mask=mask[:, :1] > torch.finfo(mask.dtype).min / 2)
 
     def mended(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
