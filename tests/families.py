@@ -50,8 +50,10 @@ class Family:
         for module in model.modules():
             plain = not isinstance(module, nn.Embedding | nn.LayerNorm)
             bias = getattr(module, "bias", None)
-            if plain and isinstance(bias, Tensor) and bias.is_floating_point():
+            if plain and isinstance(bias, nn.Parameter) and bias.is_floating_point():
                 nn.init.normal_(bias, std=0.3)
+            if hasattr(module, "dense_bias") and module.dense_bias is not None:
+                nn.init.normal_(module.dense_bias, std=0.3)
         for name, gain in model.named_parameters():
             if re.search(r"\.[qk]_(layer)?norm\.weight", name):  # or a lost one would not show
                 gain.data += torch.empty_like(gain).uniform_(-0.5, 0.5)
@@ -81,7 +83,10 @@ _NEO: dict[str, Any] = {
     "attention_types": [[["global", "local"], 1]],
 }
 _GPTJ: dict[str, Any] = {**_ENDS, "rotary_dim": 4}
+#: Two heads in each of its four parts.
+_CODEGEN = {**_GPTJ, "num_attention_heads": 8, "hidden_size": 64}
 _OPT: dict[str, Any] = {**_ENDS, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3}
+_XGLM: dict[str, Any] = {**_ENDS, "ffn_dim": 48, "init_std": 0.3}
 _FALCON: dict[str, Any] = {**_ENDS, "bias": True}
 _T5: dict[str, Any] = {
     **{"vocab_size": 61, "d_model": 32, "d_kv": 8, "d_ff": 48},
@@ -90,9 +95,12 @@ _T5: dict[str, Any] = {
 }
 #: Causal models that rotate; two heads share keys.
 _LLAMA: dict[str, Any] = {**_EURO, "head_dim": 8}
+_LOCAL = "sliding_attention"
 #: Windows that every probe goes beyond, in some layers.
 _WINDOW = {"sliding_window": 6, "sliding_window_pattern": 2}
 _QWEN = {**_LLAMA, **_WINDOW, "use_sliding_window": True, "max_window_layers": 1}
+#: A layer without a window between two that have one.
+_GLOBAL = {**_LLAMA, "sliding_window": 6, "layer_types": [_LOCAL, "full_attention", _LOCAL]}
 _GEMMA = {**_LLAMA, **_WINDOW, "query_pre_attn_scalar": 6}
 _EXPERTS = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2}
 _MOE: dict[str, Any] = {**_LLAMA, **_EXPERTS, "moe_intermediate_size": 16}
@@ -155,6 +163,8 @@ COVERED = (
     ),
     Family("eurobert", "rotary", changes=_EURO, variant="shared keys"),
     Family("gpt2", "gpt2", ("decoder",)),
+    Family("gpt_bigcode", "gpt_bigcode", _DECODER),
+    Family("openai-gpt", "openai-gpt", _DECODER),
     Family("llama", "rotary", _DECODER, _LLAMA),
     Family("mistral", "rotary", _DECODER, {**_LLAMA, "sliding_window": 6}),
     Family("qwen2", "rotary", _DECODER, _QWEN),
@@ -188,8 +198,11 @@ COVERED = (
     Family("phi3", "phi3", _DECODER, {**_EURO, "sliding_window": 6}),
     Family("modernbert-decoder", "modernbert-decoder", _DECODER, _MODERN),
     Family("gpt_neox", "gpt_neox", ("decoder",), changes=_NEOX),
+    Family("gpt_neox_japanese", "gpt_neox_japanese", ("decoder",), changes=_NEOX),
     Family("gpt_neo", "gpt_neo", ("decoder",), changes=_NEO),
     Family("gptj", "gptj", ("decoder",), changes=_GPTJ),
+    Family("codegen", "codegen", _DECODER, _CODEGEN),
+    Family("xglm", "xglm", _DECODER, _XGLM),
     Family("opt", "opt", ("decoder",), changes=_OPT),
     Family("bloom", "bloom", ("decoder",), changes=_ENDS),
     Family("falcon", "falcon", ("decoder",), changes=_FALCON, variant="one key"),
@@ -208,6 +221,7 @@ COVERED = (
     Family("blenderbot", "bart", _ALL),
     Family("blenderbot-small", "bart", _ALL),
     Family("plbart", "bart", _ALL),
+    Family("mvp", "xglm", _ALL),
     Family("t5", "t5", _ALL, changes=_T5),
     Family("mt5", "t5", _ALL, changes=_T5),
     Family("umt5", "umt5", _ALL, changes=_T5),
@@ -241,16 +255,22 @@ VARIANTS = (
     _variant("eurobert, shared keys", "own keys", num_key_value_heads=4),
     _variant("gpt2", "by layer", **_LATER_LESS),
     _variant("gpt2", "unscaled", scale_attn_weights=False),
+    _variant("gpt_bigcode", "own keys", multi_query=False),
     _variant("phi", "without norms", qk_layernorm=False),
     _variant("olmo2", "own keys", num_key_value_heads=4),
     _variant("gemma2", "unbounded", attn_logit_softcapping=None),
     Family("stablelm", "rotary", _DECODER, _EURO),  # its forward counts heads
     Family("nemotron", "rotary", _DECODER, _LLAMA),  # a LayerNorm of its own
+    _variant("llama", "an unread window", sliding_window=6),  # as converted checkpoints name one
+    *(Family(kind, "rotary", _DECODER, _LLAMA) for kind in ("cohere", "glm", "ernie4_5", "helium")),
+    Family("cohere2", "rotary", _DECODER, _GLOBAL),  # whose layers without a window do not turn
+    Family("exaone4", "normed", _DECODER, _GLOBAL),
     _variant("smollm3", "windows", use_sliding_window=True, **_WINDOW),
     _variant("gpt2", "reordered", **_LATER_LESS, reorder_and_upcast_attn=True),
     Family("esm", "esm", changes=_ESM, variant="absolute"),
     _variant("esm", "masked tokens", token_dropout=True, emb_layer_norm_before=True),
     _variant("nomic_bert", "far", rope_parameters=_ROPE),
+    Family("persimmon", "gpt_neox", _DECODER, _ENDS),
     _variant("gpt_neox", "one after the other", use_parallel_residual=False, rotary_pct=1.0),
     _variant("opt", "norms after", do_layer_norm_before=False, word_embed_proj_dim=16),
     _variant("gptj", "all turned", rotary_dim=8),

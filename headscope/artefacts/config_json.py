@@ -27,6 +27,8 @@ from headscope.core.saved_config import (
     KEPT,
     SETTINGS_BEFORE,
     family_config,
+    in_json,
+    special_float,
 )
 from headscope.models.anatomy.feed_forward import feed_forwards
 from headscope.models.load.manifest import neurons_and_layers
@@ -78,7 +80,7 @@ def write_config(loaded: LoadedModel, folder: Path, *, standalone: bool) -> Writ
     """
     # the settings of the source, then with the layers that are left
     path = folder / "config.json"
-    written = json.loads(path.read_text(encoding="utf-8"))
+    written = json.loads(path.read_text(encoding="utf-8"), object_hook=special_float)
     all_stacks = loaded.with_all_stacks
     before = settings_before(all_stacks.model)  # empty where no layer was removed
     source_settings = {**family_config(written), **before}
@@ -104,7 +106,7 @@ def write_config(loaded: LoadedModel, folder: Path, *, standalone: bool) -> Writ
             settings |= remaining
             if before:
                 settings[SETTINGS_BEFORE] = before
-    text = json.dumps(settings, indent=2, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(in_json(settings), indent=2, sort_keys=True, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
     return WrittenConfig(opens, replaced)
 

@@ -124,9 +124,9 @@ def write_model(
     # weights and tokenizer
     network = loaded.network
     with quiet_transformers():
-        # Weights that float16 holds exactly are stored in it.
-        fits_half = all(map(_fits_half, network.parameters()))
-        state = _half_state(network) if fits_half else None
+        # Weights that float16 or bfloat16 holds exactly are stored in it.
+        half = _half_type(network)
+        state = None if half is None else _half_state(network, half)
         # Some families have q, k and v apart in memory, and fused in their checkpoints. The
         # manifest names parts as they are called in memory, so tensors keep these names too.
         network.save_pretrained(temporary, state_dict=state, save_original_format=False)
@@ -246,24 +246,32 @@ def check_saves(loaded: LoadedModel) -> None:
     sentence_copy(loaded.folder)
 
 
-def _fits_half(tensor: Tensor) -> bool:
-    """Whether float16 holds every number exactly, as after a float16 checkpoint was read."""
+def _half_type(network: nn.Module) -> torch.dtype | None:
+    """Return a type of two bytes that holds all weights exactly, as after such a file was read."""
+    for half in (torch.bfloat16, torch.float16):  # the coarser first, as its numbers may fit both
+        if all(_fits(parameter, half) for parameter in network.parameters()):
+            return half
+    return None
+
+
+def _fits(tensor: Tensor, half: torch.dtype) -> bool:
+    """Whether a type of two bytes holds every number of a wider tensor exactly."""
     wide = tensor.dtype in (torch.float32, torch.float64)
-    return wide and bool((tensor == tensor.half().to(tensor.dtype)).all())
+    return wide and bool((tensor == tensor.to(half).to(tensor.dtype)).all())
 
 
-def _half_state(network: nn.Module) -> dict[str, Tensor]:
-    """Cast a network's state to float16, but for tensors that it cannot hold.
+def _half_state(network: nn.Module, half: torch.dtype) -> dict[str, Tensor]:
+    """Cast a network's state to a type of two bytes, but for tensors that it cannot hold.
 
     Tied tensors share their memory, and so do their casts, so that they are written once.
     """
     cast_at: dict[int, Tensor] = {}  # by the address of the tensor that was cast
     state: dict[str, Tensor] = {}
     for name, tensor in network.state_dict().items():
-        half = tensor.half() if _fits_half(tensor) else tensor
+        cast = tensor.to(half) if _fits(tensor, half) else tensor
         if tensor.numel() > 0:  # empty tensors all lie at address 0, and are not tied
-            half = cast_at.setdefault(tensor.data_ptr(), half)
-        state[name] = half
+            cast = cast_at.setdefault(tensor.data_ptr(), cast)
+        state[name] = cast
     return state
 
 
@@ -418,14 +426,13 @@ def _bytes_beside_weights(loaded: LoadedModel) -> int:
 def bytes_of_weights(loaded: LoadedModel) -> int:
     """Return how large a save makes the file of a model's weights; tied ones count once.
 
-    Weights that float16 holds exactly are stored in it: of a float16 checkpoint that is the size of
-    the user's own file, and half of what the weights take in memory.
+    Weights that a type of two bytes holds exactly are stored in it: of a checkpoint in float16 or
+    bfloat16 that is the size of the user's own file, and half of what the weights take in memory.
     """
-    parameters = list(loaded.network.parameters())
-    fits_half = all(map(_fits_half, parameters))
+    half = _half_type(loaded.network)
     n_bytes = 0
-    for parameter in parameters:
-        n_bytes += parameter.numel() * (2 if fits_half else parameter.element_size())
+    for parameter in loaded.network.parameters():
+        n_bytes += parameter.numel() * (parameter.element_size() if half is None else 2)
     return n_bytes
 
 

@@ -12,6 +12,8 @@ family's own settings, such as ``num_hidden_layers``, said before.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -54,6 +56,28 @@ def family_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(settings_before, dict):
         plain |= settings_before
     return {**plain, "model_type": config.get(FAMILY)}
+
+
+#: How transformers writes numbers that JSON has not: ``{"__float__": "Infinity"}``.
+_SPECIAL = "__float__"
+
+
+def special_float(read: dict[str, Any]) -> object:
+    """Return the number that an object of config.json stands for, or the object itself."""
+    tag = read.get(_SPECIAL)
+    is_number = len(read) == 1 and tag in ("Infinity", "-Infinity", "NaN")
+    return float(tag) if is_number else read  # type: ignore[arg-type]
+
+
+def in_json(settings: Any) -> Any:
+    """Return settings with such numbers as transformers writes them."""
+    if isinstance(settings, dict):
+        return {key: in_json(value) for key, value in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [in_json(value) for value in settings]
+    if isinstance(settings, float) and not math.isfinite(settings):
+        return {_SPECIAL: json.dumps(settings)}
+    return settings
 
 
 #: Sets of numbers as short text, such as ``0-5,8,11-13``: thousands of neurons on one line.

@@ -12,6 +12,7 @@ from families import BY_NAME, COVERED, FIRST, VARIANTS, Family, out_name, padded
 from torch import Tensor, nn
 from transformers import (
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     CLIPConfig,
@@ -101,7 +102,7 @@ class Built:
                 name += ".weight"
             weight = self.network.get_parameter(name).data
             columns = slice(head * d_head, (head + 1) * d_head)
-            (weight.t() if kind == "gpt2" else weight)[:, columns] = 0.0
+            (weight.t() if kind in ("gpt2", "openai-gpt") else weight)[:, columns] = 0.0
         yield
         self.network.load_state_dict(before)
 
@@ -117,14 +118,20 @@ W_O = {
     "modernbert": "layers.{}.attn.Wo",
     "mpnet": "encoder.layer.{}.attention.attn.o",
     "squeezebert": "encoder.layers.{}.post_attention.conv1d",
-    "gpt2": "h.{}.attn.c_proj",
-    "gpt_neox": "layers.{}.attention.dense",
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "openai-gpt"), "h.{}.attn.c_proj"),
+    "codegen": "h.{}.attn.out_proj",
+    "xglm": "layers.{}.self_attn.out_proj",
+    **dict.fromkeys(("gpt_neox", "gpt_neox_japanese"), "layers.{}.attention.dense"),
     "gpt_neo": "h.{}.attn.attention.out_proj",
     "gptj": "h.{}.attn.out_proj",
     "opt": "decoder.layers.{}.self_attn.out_proj",
     "bloom": "h.{}.self_attention.dense",
     "falcon": "h.{}.self_attention.dense",
 }
+
+
+#: Models that return no cache.
+UNCACHED = ("openai-gpt", "xlm")
 
 
 @pytest.fixture(scope="module", params=COVERED, ids=lambda family: family.name)
@@ -216,6 +223,53 @@ def test_heads_removed_in_two_steps_and_saved_in_between(built, tmp_path):
     assert shapes[0] == shapes[1]
     expected = states(cut)
     close(states(opened), expected)
+
+
+#: Those that keep the keys and values of earlier tokens as they write.
+WRITERS = [f.name for f in COVERED if f.stacks == ("decoder",) and f.kind not in UNCACHED]
+
+
+def next_tokens(network: Any, ids: Tensor, start: int) -> Tensor:
+    """Run tokens from ``start`` on one by one, as ``generate`` does; return what follows each."""
+    mask = torch.ones_like(ids)
+    cache = None
+    logits = []
+    for last in range(start, ids.shape[1]):
+        new = ids[:, last : last + 1] if cache else ids[:, : last + 1]
+        out = network(new, attention_mask=mask[:, : last + 1], past_key_values=cache)
+        cache = out.past_key_values
+        logits.append(out.logits[:, -1])
+    return torch.stack(logits, dim=1)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_layer_without_heads_still_counts_the_tokens_that_were_read(name):
+    """transformers counts them by the keys of a cache; windows end before the last token."""
+    loaded = headscope.wrap(tiny(name, auto=AutoModelForCausalLM))
+    ids = torch.randint(5, 61, (1, 12), generator=torch.Generator().manual_seed(3))
+    for layer in (0, 1):
+        heads = [("decoder", layer, head) for head in range(loaded.sites[layer].n_heads)]
+        network: Any = headscope.remove_heads(loaded, heads).network
+        with torch.no_grad():
+            expected = network(ids, attention_mask=torch.ones_like(ids)).logits[:, 5:]
+            close(next_tokens(network, ids, 5), expected)
+
+
+def test_falcon_without_some_heads_keeps_the_biases_of_the_others():
+    """Its mask holds those of all heads: through ours, by its own forward, by zeros in W_O."""
+    heads = [(0, 1), (1, 0), (1, 2)]
+    loaded = headscope.wrap(tiny("falcon, by distance"))
+    cut = headscope.remove_heads(loaded, heads)
+    assert_passed(cut)
+    inputs, real = given(loaded)
+    for layer, head in heads:
+        weight = loaded.network.get_parameter(W_O["falcon"].format(layer) + ".weight")
+        weight.data[:, head * 8 : (head + 1) * 8] = 0.0
+    with torch.no_grad():
+        expected = loaded.run(**inputs)[0][real]
+        close(cut.run(**inputs)[0][real], expected)
+    with gated(cut, torch.ones(cut.n_layers, cut.n_heads)) as run:
+        close(run(**inputs)[0][real], expected)
 
 
 class Keep:

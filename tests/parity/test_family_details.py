@@ -16,6 +16,7 @@ from transformers import AutoModelForMaskedLM
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 import headscope
+from headscope.artefacts.saving import bytes_of_weights
 from headscope.core.activations import Activations
 from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
 from headscope.data.corpus import as_corpus
@@ -102,15 +103,17 @@ def test_other_settings_lose_heads_too(name):
     torch.testing.assert_close(states(compact), expected, rtol=0, atol=1e-5)
 
 
-def test_half_precision_is_stored_where_nothing_is_lost(tmp_path):
-    """ESM keeps its angles, which float16 does not hold, among its weights."""
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_half_precision_is_stored_where_nothing_is_lost(half, tmp_path):
+    """ESM keeps its angles, which no type of two bytes holds, among its weights."""
     loaded = wrapped("esm", initializer_range=0.2)
     for parameter in loaded.model.parameters():
-        parameter.data = parameter.half().float()
+        parameter.data = parameter.to(getattr(torch, half)).float()
     loaded.model.rotary_embeddings.inv_freq.fill_(1 / 3)
     compact = headscope.remove_heads(loaded, [(0, 1)])
     again = reopened(compact, tmp_path / "x")
-    assert again.stored_dtype == "float16"
+    assert again.stored_dtype == half
+    assert bytes_of_weights(compact) == 2 * sum(p.numel() for p in compact.network.parameters())
     torch.testing.assert_close(states(again), states(compact), rtol=0, atol=1e-5)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import _ENDS, ENCODER, Family, padded_batch
+from families import _ENDS, BY_NAME, ENCODER, Family, padded_batch
 from strange_model import N_HEADS, WIDTH, strange
 from tiny_models import VOCABULARY, tiny_tokenizer
 from torch import Tensor
@@ -190,8 +190,7 @@ _GROUPS = {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
 @pytest.mark.parametrize(
     ("kind", "stack", "changes"),
     [
-        ("cohere", "decoder", _GROUPS),  # other points of the plane are turned
-        ("glm", "decoder", _GROUPS),
+        ("hunyuan_v1_dense", "decoder", _GROUPS),  # norms what it has turned
         ("bitnet", "decoder", _GROUPS),  # a norm between z and W_O
         ("clip_text_model", "decoder", {"eos_token_id": 2}),  # says nowhere that it is causal
     ],
@@ -211,6 +210,13 @@ def test_a_layout_that_describes_an_unlisted_family_is_used():
     loaded = headscope.wrap(Family("arcee", "rotary", ("decoder",), _GROUPS).model())
     assert {site.layout.name for site in loaded.sites} == {"rotary"}
     assert validate_model(loaded).passed
+
+
+def test_prompts_before_the_keys_are_refused_in_one_sentence():
+    """MVP's, which its published models of several tasks have."""
+    prompts = {"use_prompt": True, "prompt_length": 3, "prompt_mid_dim": 8}
+    with pytest.raises(UnsupportedModelError, match=r"adds prompts \(use_prompt\) to its keys"):
+        headscope.wrap(BY_NAME["mvp"].model(**prompts))
 
 
 def test_an_encoder_decoder_with_a_configuration_for_each_stack():
@@ -249,6 +255,12 @@ def test_layers_of_linear_attention_have_no_heads(kind):
     result = validate_model(loaded)
     assert result.passed, result.reasons
     assert any("1 of 4 layers" in remark for remark in loaded.remarks)
+
+
+def test_a_model_whose_layers_are_all_of_linear_attention_has_no_heads():
+    loaded = headscope.wrap(Family("qwen3_5_text", NAME, changes={**ENCODER, **_ENDS}).model())
+    (reason,) = validate_model(loaded).reasons
+    assert reason == "no layer of this qwen3_5_text model has heads: all are of linear_attention"
 
 
 def qwen3_next(**changes: Any) -> Any:

@@ -62,6 +62,11 @@ def rotation(pairs: list[tuple[int, int]], angles: Any, d_head: int, distance: i
 
 def turns_of(name: str, model: Any, layer: int) -> tuple[list[tuple[int, int]], Any] | None:
     """The planes of a head in one layer and their angles, where the modelling code has them."""
+    if name == "cohere2" and model.config.layer_types[layer] == "full_attention":
+        return None
+    if name in ("glm", "cohere2"):
+        angles = model.rotary_emb.inv_freq
+        return neighbours(2 * len(angles)), angles
     if name.startswith(("roformer", "gptj")):
         width = 8 if name.startswith("roformer") else 4
         return neighbours(width), [10000.0 ** (-2 * i / width) for i in range(width // 2)]
@@ -124,7 +129,7 @@ ENCODERS = (
 #: Two heads share keys; gpt_neox, phi and gptj turn a part of each head.
 DECODERS = (
     *("llama", "qwen2", "gemma2", "smollm3", "phi3", "modernbert-decoder", "gpt_neox", "gptj"),
-    *("falcon, one key", "falcon, shared keys"),
+    *("falcon, one key", "falcon, shared keys", "glm", "cohere2"),
 )
 #: Queries and keys are normed: of each head (qwen3, gemma3, phi), or of all heads together.
 NORMED = ("qwen3", "gemma3_text", "gemma3_text, both directions", "phi", "olmo2", "olmoe")

@@ -64,7 +64,7 @@ def _run_alone(
 ) -> SiteRecord | None:
     """Run one attention module with its model's eager attention; None where it does not run."""
     wide = {name: _wide(argument) for name, argument in arguments.items()}
-    softmaxes = Softmaxes()
+    softmaxes = Softmaxes(joined=site.layout.joins_examples)
     outputs: list[tuple[Tensor, Tensor]] = []  # What entered and left the output map, if it ran
 
     def keep(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -88,7 +88,7 @@ def _run_alone(
         k=None,
         z=site.projections.out.entering(z),
         out=site.projections.out.leaving(out),
-        pattern=softmaxes.taken(),
+        pattern=softmaxes.taken(site),
     )
 
 

@@ -13,6 +13,7 @@ from operator import add
 from headscope.models.certificate.agreement import Scale, ScaleSums
 from headscope.models.certificate.evidence import PROGRAMS, Evidence
 from headscope.models.certificate.validation import ValidationResult
+from headscope.models.layouts.sites import attending_layers
 from headscope.models.run.loaded import LoadedModel
 
 #: What is allowed, by dtype.
@@ -80,6 +81,9 @@ def reasons_to_refuse(
     attention, and ``with_sdpa`` says whether the model's SDPA run has to be equal too.
     """
     if not loaded.sites:
+        if attending_layers(loaded.model.config) == []:
+            kinds = ", ".join(dict.fromkeys(loaded.model.config.layer_types))
+            return [f"no layer of this {loaded.family} model has heads: all are of {kinds}"]
         return [f"headscope knows no attention layout of the family {loaded.family!r}"]
     reasons = _routing_reasons(loaded, result, failures)
     if reasons:

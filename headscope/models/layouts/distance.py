@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.models.layouts.forwards import arguments_of, extend
+from headscope.models.layouts.forwards import add_only_bias, arguments_of, extend
 from headscope.models.layouts.fused import ByGroup
 from headscope.models.layouts.grouped import GROUP, groups_of
 from headscope.models.layouts.layout import AttentionSite, Layout
@@ -62,10 +62,6 @@ def _by_head(alibi: Tensor, batch: int) -> Tensor:
 class BloomLayout(Layout):
     """Bloom, whose attention module adds the skip connection itself."""
 
-    def causal(self, module: nn.Module) -> bool:
-        """Return True: no attribute says so."""
-        return True
-
     def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
         """Add what the layer hands over as ``residual``."""
         return inputs.arguments["residual"] + site.projections.out(z), None
@@ -93,7 +89,8 @@ class FalconLayout(Layout):
         mask = inputs.mask
         if mask is None or mask.dtype == torch.bool:
             return inputs
-        return replace(inputs, mask=mask > torch.finfo(mask.dtype).min / 2)
+        # It hides the same keys from all heads, of which the module may have lost some.
+        return replace(inputs, mask=mask[:, :1] > torch.finfo(mask.dtype).min / 2)
 
     def mended(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -150,7 +147,9 @@ class _FewerBiases:
         x: Tensor = arguments["hidden_states"]
         alibi = arguments.get("alibi")
         if not self.headscope_kept:
-            return self._without_heads(x, arguments.get("residual"))
+            residual = arguments.get("residual")  # Bloom's skip connection
+            out, pattern = add_only_bias(self.dense, x, n_keys=x.shape[1])
+            return (out if residual is None else out + residual), pattern
         if alibi is not None:
             by_head = take_heads(_by_head(alibi, len(x)), self.headscope_kept)
             arguments["alibi"] = by_head.flatten(0, 1)
@@ -158,11 +157,3 @@ class _FewerBiases:
             if mask is not None:
                 arguments["attention_mask"] = take_heads(mask, self.headscope_kept)
         return super().forward(**arguments)  # type: ignore[misc]
-
-    def _without_heads(self, x: Tensor, residual: Tensor | None) -> Any:
-        """Return the output, with Bloom's skip connection, and an empty pattern."""
-        batch, n_pos, _ = x.shape
-        out = self.dense(x.new_zeros(batch, n_pos, 0))
-        # A softmax even so: who watches softmax calls sees this layer's empty pattern.
-        pattern = torch.softmax(x.new_zeros(batch, 0, n_pos, n_pos), dim=-1)
-        return (out if residual is None else out + residual), pattern

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -34,6 +35,12 @@ def reads(kind: Any, name: str) -> bool:
         if inspect.isfunction(forward) and name in inspect.unwrap(forward).__code__.co_names:
             return True
     return False
+
+
+@functools.cache
+def declares(kind: Any, setting: str) -> bool:
+    """Whether a class of configurations has a setting of its own accord."""
+    return hasattr(kind, setting) or setting in inspect.signature(kind).parameters
 
 
 def arguments_of(
@@ -115,26 +122,62 @@ class WithoutHeads:
     """
 
     headscope_extends = True
-    layer_idx: int | None = None  # None in modules that no cache knows, such as an encoder's
+    #: Which layer of a cache is the module's; None in modules that no cache knows, such as an
+    #: encoder's.
+    layer_idx: int | None = None
+    layer_id: int | None = None  # The same, as GPT-Neo calls it
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward; let the cache of its layer count tokens without keys."""
+        """Run the module's forward; let the cache of its layer count tokens without keys."""
+        index = self.layer_id if self.layer_idx is None else self.layer_idx
+        arguments = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
+        handed = [arguments.get(name) for name in _CACHES]
+        cache: Any = next((cache for cache in handed if cache is not None), None)
+        decoder_cache: Any = getattr(cache, "self_attention_cache", cache)
+        crossed = any(arguments.get(name) is not None for name in _OTHER_STATES)
+        if index is None or crossed or not hasattr(decoder_cache, "layers"):
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+        tokens_before = _cached_tokens(decoder_cache, index)
         output = super().forward(*args, **kwargs)  # type: ignore[misc]
-        cache = kwargs.get("past_key_values")
-        decoder_cache = getattr(cache, "self_attention_cache", cache)
-        cached_layers = getattr(decoder_cache, "layers", ())
-        index = 0 if self.layer_idx is None else self.layer_idx
-        if index < len(cached_layers):
-            layer = cached_layers[index]
-            layer.get_seq_length = functools.partial(_cached_tokens, layer)
+        if _cached_tokens(decoder_cache, index) == tokens_before:
+            # A forward that only adds b_O has told the cache nothing.
+            x: Tensor = next(iter(arguments.values()))
+            no_keys = x.new_empty(len(x), 0, x.shape[1], 1)  # (batch, no heads, pos, any width)
+            decoder_cache.update(no_keys, no_keys, index)
+        layer = decoder_cache.layers[index]
+        layer.get_seq_length = functools.partial(_cached_tokens, decoder_cache, index)
         return output
 
 
-def _cached_tokens(layer: Any) -> int:
+#: What families call the cache of a decoder, and the states that cross-attention reads.
+_CACHES = ("past_key_values", "layer_past")
+_OTHER_STATES = ("key_value_states", "encoder_hidden_states")
+
+
+def _cached_tokens(cache: Any, index: int) -> int:
     """Return how many tokens one layer of a cache holds, whatever its number of heads."""
+    if index >= len(cache.layers):
+        return 0
+    layer = cache.layers[index]
+    if layer.is_sliding:  # which counts tokens by itself, also those that have left its window
+        return int(type(layer).get_seq_length(layer))
     if not layer.is_initialized or layer.keys.dim() < 2:
         return 0
     return int(layer.keys.shape[-2])  # keys are (batch, n_heads, pos, d_head)
+
+
+def add_only_bias(out: nn.Module, x: Tensor, n_keys: int) -> tuple[Tensor, Tensor]:
+    """Return what a module without heads makes of states (batch, pos, d_model), and its pattern.
+
+    For a module whose own forward fails without heads, and never asks transformers for its
+    attention. ``out`` is its output map, which makes b_O of nothing; the pattern, of no head, is
+    (batch, 0, query_pos, key_pos).
+    """
+    batch, n_queries, _ = x.shape
+    # A softmax even so: who watches softmax calls sees this layer's empty pattern.
+    pattern = torch.softmax(x.new_zeros(batch, 0, n_queries, n_keys), dim=-1)
+    return out(x.new_zeros(batch, n_queries, 0)), pattern
 
 
 def attend_without_heads(

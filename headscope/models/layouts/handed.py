@@ -25,7 +25,6 @@ class HandedLayout(Layout):
 
     scaling: float = 1.0  # What it multiplies the scores by
     cap: float | None = None  # What bounds them
-    one_way: bool = False  # Whether its mask hid every later key
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]

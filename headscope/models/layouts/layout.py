@@ -17,13 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
 from headscope.attention import project as project_by_head
-from headscope.models.layouts.forwards import (
-    arguments_of,
-)
+from headscope.models.layouts.forwards import arguments_of, declares
 from headscope.models.layouts.map_names import MapNames
 from headscope.models.layouts.maps import (
     Attend,
@@ -84,7 +83,10 @@ class Layout(MapNames):
     steps: tuple[Step, ...] = ()  # Between the maps and the softmax, in this order
     #: Whether its modules round q and k to float32 before their product, whatever their dtype.
     rounds_products: bool = False
+    #: Whether their softmax has one axis for the heads of all examples, example by example.
+    joins_examples: bool = False
     decoder_flag: str = "is_causal"  # The attribute that says that a query sees no later key
+    one_way: bool = False  # Whether that is so though no attribute says it
 
     def under(self, config: Any) -> Layout:
         """Return the layout with what a model's configuration says of it; the same by default."""
@@ -110,19 +112,31 @@ class Layout(MapNames):
         """
         config = getattr(module, "config", None)
         lifted = getattr(config, "is_causal", None) is False
-        return getattr(module, self.decoder_flag, False) is True and not lifted
+        flagged = getattr(module, self.decoder_flag, False) is True
+        return (flagged or self.one_way) and not lifted
 
     def window(self, module: nn.Module) -> int | None:
         """Return how many positions away a key may be; None for any.
 
-        Stated by the module, or by the configuration for all layers alike.
+        Stated by the module, or by the configuration for all layers alike: one of a kind that has
+        windows, as a folder may name one for a family that ignores it. Where layers are of several
+        kinds, a module may state the window of the others (EXAONE 4).
         """
         config = getattr(module, "config", None)
-        by_layer = getattr(config, "layer_types", None) is not None
+        kinds: Sequence[str] | None = getattr(config, "layer_types", None)
+        layer: int | None = getattr(module, "layer_idx", None)
+        if kinds and layer is not None and "full_attention" in kinds[layer : layer + 1]:
+            return None
+        by_layer = kinds is not None
         stated_by = module if by_layer or hasattr(module, "sliding_window") else config
         # What is stated is the smallest distance that is invisible.
         first_invisible: int | None = getattr(stated_by, "sliding_window", None)
-        return None if first_invisible is None else first_invisible - 1
+        if first_invisible is None:
+            return None
+        kind: Any = type(config)
+        if stated_by is config and not declares(kind, "sliding_window"):
+            return None
+        return first_invisible - 1
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -144,6 +158,9 @@ class Layout(MapNames):
         None for none: what every family but Falcon has.
         """
         return None
+
+    def mend(self, module: nn.Module, dtype: torch.dtype) -> None:
+        """Let a module run in the model's type, where its own forward cannot; most can."""
 
     # --- running a module whose forward is exchanged --------------------------------------------
 

@@ -21,6 +21,8 @@ from headscope.core.errors import UnsupportedModelError
 
 #: Attribute of an attention module that lost heads: the original indices of the rest.
 HEAD_IDS = "headscope_head_ids"
+#: Attribute of an attention module that lost heads: how many there were.
+HEADS_BEFORE = "headscope_heads_before"
 
 
 @dataclass(frozen=True)

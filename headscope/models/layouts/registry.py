@@ -7,6 +7,7 @@ told apart, and ``bypasses`` says that they do not look their attention up in tr
 
 from __future__ import annotations
 
+from headscope.models.layouts.codegen import ByPart, CodeGenLayout
 from headscope.models.layouts.convbert import ConvBertLayout
 from headscope.models.layouts.disentangled import (
     DisentangledLayout,
@@ -22,15 +23,19 @@ from headscope.models.layouts.distance import (
 from headscope.models.layouts.esm import EsmLayout, ScaledQueriesLayout
 from headscope.models.layouts.fused import ByGroup, ByHead, Stacked
 from headscope.models.layouts.gpt2 import Gpt2Layout
+from headscope.models.layouts.gpt_bigcode import GptBigCodeLayout, one_group
 from headscope.models.layouts.gpt_neo import GptNeoLayout, NeighbourPairs
+from headscope.models.layouts.gpt_neox_japanese import JapaneseNeoXLayout
 from headscope.models.layouts.layout import Layout
 from headscope.models.layouts.mobilebert import MobileBertLayout
 from headscope.models.layouts.normed import HeadNorm, NormedLayout
+from headscope.models.layouts.openai import OpenAiLayout
 from headscope.models.layouts.phi3 import Phi3Layout, StackedGroups
 from headscope.models.layouts.relative import MPNetLayout, T5Bias, T5Layout, UMT5Layout
 from headscope.models.layouts.roformer import NeighbourRotation
 from headscope.models.layouts.squeezebert import SqueezeBertLayout
 from headscope.models.layouts.steps import Clip, HandedBias, Rotation, SharedKeys
+from headscope.models.layouts.xglm import XglmLayout
 from headscope.models.layouts.xlm import XlmLayout
 
 #: Tried in order; the first that fits wins.
@@ -119,8 +124,37 @@ LAYOUTS: tuple[Layout, ...] = (
         steps=(Rotation(), SharedKeys()),
     ),
     Layout("modernbert", fused=Stacked("Wqkv"), out="Wo", steps=(Rotation(in_float32=True),)),
+    GptBigCodeLayout(
+        "gpt_bigcode",
+        fused=ByGroup("c_attn", one_group),
+        out="c_proj",
+        needs="multi_query",
+        steps=(SharedKeys(),),
+    ),
     Gpt2Layout("gpt2", fused=Stacked("c_attn"), out="c_proj"),
-    Layout("gpt_neox", fused=ByHead("query_key_value"), out="dense", steps=(Rotation(),)),
+    OpenAiLayout(
+        "openai-gpt",
+        fused=Stacked("c_attn"),
+        out="c_proj",
+        needs="n_head",
+        bypasses=True,
+        one_way=True,
+    ),
+    Layout(
+        "gpt_neox",
+        fused=ByHead("query_key_value"),
+        out="dense",
+        steps=(HeadNorm("q_layernorm", "k_layernorm"), Rotation()),  # Persimmon norms
+    ),
+    JapaneseNeoXLayout(
+        "gpt_neox_japanese",
+        fused=ByHead("query_key_value"),
+        out="dense",
+        needs="dense_bias",
+        steps=(Rotation(),),
+        bypasses=True,
+        one_way=True,
+    ),
     GptNeoLayout(
         "gpt_neo",
         q="q_proj",
@@ -142,6 +176,27 @@ LAYOUTS: tuple[Layout, ...] = (
         bypasses=True,
         rounds_products=True,
     ),
+    CodeGenLayout(
+        "codegen",
+        fused=ByPart("qkv_proj"),
+        out="out_proj",
+        needs="scale_attn",
+        steps=(NeighbourPairs(),),
+        bypasses=True,
+        rounds_products=True,
+        one_way=True,
+    ),
+    XglmLayout(
+        "xglm",
+        q="q_proj",
+        k="k_proj",
+        v="v_proj",
+        out="out_proj",
+        needs="key_value_states",
+        bypasses=True,
+        joins_examples=True,
+        decoder_flag="is_decoder",
+    ),
     FalconLayout(
         "falcon",
         fused=ByGroup("query_key_value", heads_per_group),
@@ -157,5 +212,6 @@ LAYOUTS: tuple[Layout, ...] = (
         needs="slow_but_exact",
         steps=(DistanceBias(),),
         bypasses=True,
+        one_way=True,
     ),
 )

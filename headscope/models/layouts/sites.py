@@ -16,11 +16,9 @@ import torch
 from torch import nn
 
 from headscope.models.layouts.layout import AttentionModule, AttentionSite
-from headscope.models.layouts.maps import HEAD_IDS
+from headscope.models.layouts.maps import HEAD_IDS, HEADS_BEFORE
 from headscope.models.layouts.registry import LAYOUTS
 
-#: Attribute of an attention module that lost heads: how many there were.
-HEADS_BEFORE = "headscope_heads_before"
 #: Attribute of an attention module whose model has lost layers: the original number of its layer.
 LAYER = "headscope_layer"
 #: The stacks that a model may have, in the order of their sites.

@@ -10,7 +10,8 @@ are one point of a plane; at position p it turns by ``p * theta_i``::
 
     (a, b) -> (a cos - b sin, b cos + a sin)
 
-so that the score of two tokens depends on how far apart they are.
+so that the score of two tokens depends on how far apart they are. Llama and most others pair the
+coordinates i and i + width / 2; GLM, Cohere and a few more pair neighbours.
 
 References
 ----------
@@ -20,16 +21,19 @@ Su et al. 2021, arXiv:2104.09864, section 3.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
 from headscope.models.layouts.layout import AttentionSite, Step
 from headscope.models.layouts.maps import AttentionInput, Heads, split
-from headscope.stats.planes import Planes, planes_of_halves
+from headscope.stats.planes import Planes, planes_of_halves, planes_of_neighbours
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,20 @@ class Rotation(Step):
         if tables is None:
             return heads
         cos, sin = tables
-        q = rotate(heads.q, cos, sin, in_float32=self.in_float32)
-        k = rotate(heads.k, cos, sin, in_float32=self.in_float32)
+        turn = rotate_pairs if turns_neighbours(site.module) else rotate
+        q = turn(heads.q, cos, sin, in_float32=self.in_float32)
+        k = turn(heads.k, cos, sin, in_float32=self.in_float32)
         return Heads(q, k, heads.v)
 
     def planes(self, site: AttentionSite, inputs: AttentionInput) -> Planes | None:
-        """Return the planes of coordinates i and i + width / 2, with the model's angles."""
+        """Return the planes of coordinates that turn together, with the model's angles."""
         tables = self.tables(site, inputs)
-        return None if tables is None else planes_of_halves(*tables)
+        if tables is None:
+            return None
+        cos, sin = tables
+        if turns_neighbours(site.module):
+            return planes_of_neighbours(one_of_each_pair(cos)[0], one_of_each_pair(sin)[0])
+        return planes_of_halves(cos, sin)
 
     def tables(self, site: AttentionSite, inputs: AttentionInput) -> tuple[Tensor, Tensor] | None:
         """Return cos and sin of this layer, (1 or batch, pos, width); None if it turns nothing."""
@@ -98,6 +108,53 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> 
     b = coordinates[..., half:width]
     unturned = coordinates[..., width:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, unturned], dim=-1).to(x.dtype)
+
+
+def turns_neighbours(module: nn.Module) -> bool:
+    """Whether an attention module turns neighbouring coordinates.
+
+    By what the function of its file makes of (0, 1, 2, 3) that turns every plane by 90 degrees:
+    (-1, 0, -3, 2), where others make (-2, -3, 0, 1).
+    """
+    kind: Any = type(module)
+    return _turns_neighbours(kind)
+
+
+@functools.cache
+def _turns_neighbours(kind: Any) -> bool:
+    """Answer :func:`turns_neighbours` once for each class."""
+    for base in kind.__mro__:
+        quarter_turn = getattr(vars(base).get("forward"), "__globals__", {}).get("rotate_half")
+        if quarter_turn is not None:
+            with suppress(TypeError, ValueError, RuntimeError):  # another function of that name
+                turned: Tensor = quarter_turn(torch.arange(4.0).reshape(1, 1, 1, 4))
+                return bool(turned.flatten()[0] == -1)
+    return False
+
+
+def one_of_each_pair(table: Tensor) -> Tensor:
+    """Pick the entries of cos or sin that belong to the planes, (..., width) -> (..., width / 2).
+
+    Each stands there twice: at both coordinates of its plane (Cohere), or in both halves (GLM).
+    """
+    half = table.shape[-1] // 2
+    first_half = table[..., :half]
+    return first_half if torch.equal(first_half, table[..., half:]) else table[..., 0::2]
+
+
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, *, in_float32: bool = False) -> Tensor:
+    """Turn queries or keys as :func:`rotate` does, but in planes of neighbouring coordinates.
+
+    With d_head = 6 and width = 4, (x0, x1) and (x2, x3) turn, and x4 and x5 stay.
+    """
+    width = cos.shape[-1]
+    cos = one_of_each_pair(cos)[:, None]  # (1 or batch, 1, pos, width / 2)
+    sin = one_of_each_pair(sin)[:, None]
+    coordinates = x.float() if in_float32 else x
+    a = coordinates[..., 0:width:2]
+    b = coordinates[..., 1:width:2]
+    points = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return torch.cat([points.flatten(-2), coordinates[..., width:]], dim=-1).to(x.dtype)
 
 
 class Clip(Step):

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from headscope.models.layouts.forwards import extend
+from headscope.models.layouts.forwards import add_only_bias, extend
 from headscope.models.layouts.layout import Layout
 from headscope.models.layouts.maps import AttentionInput
 
@@ -22,15 +21,9 @@ class XlmLayout(Layout):
     causal is said by its configuration alone, not by its modules.
     """
 
-    one_way: bool = False  # Whether a query sees no later key
-
     def under(self, config: Any) -> XlmLayout:
         """Return the layout with the direction that the configuration states."""
         return replace(self, one_way=bool(getattr(config, "causal", False)))
-
-    def causal(self, module: nn.Module) -> bool:
-        """Return whether the configuration makes the model causal."""
-        return self.one_way
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -60,8 +53,5 @@ class _NoHeads:
         """Run the module's own forward if there is a head."""
         if self.n_heads:
             return super().forward(input, mask, *args, **kwargs)  # type: ignore[misc]
-        batch, n_q, _ = input.shape
-        out = self.out_lin(input.new_zeros(batch, n_q, 0))
-        # A softmax even so: who watches softmax calls sees this layer's empty pattern.
-        pattern = torch.softmax(input.new_zeros(batch, 0, n_q, mask.shape[-1]), dim=-1)
+        out, pattern = add_only_bias(self.out_lin, input, n_keys=mask.shape[-1])
         return (out, pattern) if kwargs.get("output_attentions") else (out,)

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headscope.core.errors import CheckpointError
+from headscope.core.saved_config import special_float
 
 _POINTER = b"version https://git-lfs"  # How a text file begins that stands for a large file
 
@@ -20,7 +21,7 @@ _POINTER = b"version https://git-lfs"  # How a text file begins that stands for 
 def read_json(path: Path) -> object:
     """Read a JSON file of a checkpoint; raise a CheckpointError that says what is wrong with it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=special_float)
     except UnicodeDecodeError:
         raise CheckpointError(f"{path} is not UTF-8 text; download it again.") from None
     except json.JSONDecodeError as error:

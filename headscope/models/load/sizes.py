@@ -21,8 +21,12 @@ from torch import nn
 from headscope.core.errors import CheckpointError
 from headscope.models.load.checkpoint import Checkpoint
 
-#: Settings that say how often a part is built, such as ``num_hidden_layers``.
-_REPEATS = re.compile(r"layer|heads?$|head_num|blocks?$|groups?$|depth|num_experts|n_memory")
+#: Settings that say how often a part is built, such as ``num_hidden_layers``; what has a size for
+#: each layer (``vocab_size_per_layer_input``) is none.
+_REPEATS = re.compile(
+    r"^(?!.*size)(?:.*layer|.*heads?$|.*head_num|.*blocks?$|.*groups?$|.*depth|.*num_experts"
+    r"|.*n_memory)"
+)
 #: Settings that say how large a part is, such as ``hidden_size``.
 _EXTENTS = re.compile(
     r"size|dim|positions?|position_embeddings|d_model|d_ff|d_kv|ffn|n_embd|n_inner|n_ctx|width"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -20,6 +20,7 @@ from headscope.models.layouts.handed import NAME, HandedLayout, handed_module
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput, Heads
 from headscope.models.layouts.sites import attending_layers, find_sites
+from headscope.models.layouts.steps import Rotation
 from headscope.models.run.implementation import use_implementation
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.site_hooks import output_module, watch_inputs, watch_outputs
@@ -143,17 +144,18 @@ def as_handed_over(
         watching.enter_context(watch_outputs(sites, keep_entering, output_module))
         watching.enter_context(suppress(Exception))  # the certificate says what is wrong
         loaded.run_tiny()
-    known = {site.module: site for site in sites}
     last_calls = {call.module: call for call in calls}  # of a module that serves several layers
-    strangers = [
-        module
-        for module, call in last_calls.items()
-        if module not in known
-        or not _describes(known[module], inputs[module], call)
-        or not _near(call.z.transpose(1, 2).flatten(2), entering.get(module))
-    ]
-    if not strangers:
-        return tuple(sites)
+    described: list[AttentionSite] = []
+    for site in sites:
+        asked = last_calls.get(site.module)
+        if asked is None:
+            described.append(site)
+        elif _near(asked.z.transpose(1, 2).flatten(2), entering.get(site.module)):
+            choices = (site, _unturned(site))
+            described += [s for s in choices if _describes(s, inputs[s.module], asked)][:1]
+    known = {site.module for site in described}
+    if len(described) == len(sites) and all(module in known for module in last_calls):
+        return tuple(described)
     names = {module: name for name, module in loaded.model.named_modules()}
     modules = [
         handed_module(names[module], module, call.layout, call.z)
@@ -194,6 +196,12 @@ def _describes(site: AttentionSite, inputs: AttentionInput, call: HandedCall) ->
     return _near(heads.q * scale, call.heads.q * call.scale) and all(
         _near(ours, theirs) for ours, theirs in zip(heads[1:], call.heads[1:], strict=True)
     )
+
+
+def _unturned(site: AttentionSite) -> AttentionSite:
+    """Return a site whose q and k do not turn, as in some layers of Cohere 2."""
+    steps = tuple(step for step in site.layout.steps if not isinstance(step, Rotation))
+    return replace(site, layout=replace(site.layout, steps=steps))
 
 
 def _near(a: Tensor, b: Tensor | None) -> bool:

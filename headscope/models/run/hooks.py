@@ -45,10 +45,10 @@ def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Itera
 def first_tensor(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
     """Return the first tensor of a call's arguments, or of its output; None without one.
 
-    ``(x, mask)`` -> x; ``()`` and ``{"hidden_states": x}`` -> x; an output ``x``, ``(x, bias)`` or
-    ``((x, bias),)`` -> x.
+    ``(x, mask)`` -> x; ``()`` and ``{"hidden_states": x}`` -> x; an output ``x``, ``(x, bias)``,
+    ``[x]`` or ``((x, bias),)`` -> x.
     """
-    values = args if isinstance(args, tuple) else (args,)
+    values = args if isinstance(args, tuple | list) else (args,)
     if values and isinstance(values[0], tuple):
         values = values[0]
     else:
@@ -60,6 +60,8 @@ def with_first(output: Any, state: Any) -> Any:
     """Put another state first in what a layer returned: (x, bias) -> (state, bias)."""
     if isinstance(output, dict):
         return {**output, next(iter(output)): state}
+    if isinstance(output, list):  # the first GPT
+        return [state, *output[1:]]
     return (state, *output[1:]) if isinstance(output, tuple) else state
 
 

@@ -120,8 +120,8 @@ def run_eager(
         if not site.has_weights:  # handed over
             return
         if scores:
-            recording.keep("scores", site, softmaxes.entered)
-        pattern = softmaxes.taken()
+            recording.keep("scores", site, softmaxes.scores(site))
+        pattern = softmaxes.taken(site)
         if pattern is None and site.n_heads == 0:
             pattern = _empty(site, "pattern", probe)
         if pattern is not None:
@@ -171,27 +171,38 @@ class Softmaxes(TorchFunctionMode):
     rounding is undone here: scores and pattern stay in float64, as ours are.
     """
 
-    def __init__(self, *, products: bool = False) -> None:
+    def __init__(self, *, products: bool = False, joined: bool = False) -> None:
         super().__init__()
         self._products = products
+        self._n_axes = 3 if joined else 4  # Other softmaxes, such as of a classifier, have fewer
 
     @classmethod
     def of(cls, loaded: LoadedModel) -> Softmaxes:
-        """Return one that knows what the model's family rounds."""
-        return cls(products=any(site.layout.rounds_products for site in loaded.sites))
+        """Return one that knows what the model's family rounds, and the axes of its softmax."""
+        layouts = [site.layout for site in loaded.sites]
+        products = any(layout.rounds_products for layout in layouts)
+        return cls(products=products, joined=any(layout.joins_examples for layout in layouts))
 
-    last: Tensor | None = None  # The last pattern, (batch, n_heads, query_pos, key_pos)
-    entered: Tensor | None = None  # The scores that it was made of
+    #: The last pattern, (batch, n_heads, query_pos, key_pos) or (batch * n_heads, ...).
+    _last: Tensor | None = None
+    _entered: Tensor | None = None  # The scores that it was made of
     #: The last float64 tensor that a model rounded by ``float()``, and the rounded one. A softmax
     #: that is given the latter takes the former instead.
     _before_rounding: Tensor | None = None
     _rounded: Tensor | None = None
 
-    def taken(self) -> Tensor | None:
-        """Return the last pattern and forget it: it must not count for the next module too."""
-        pattern = self.last
-        self.last = None
-        return pattern
+    def taken(self, site: AttentionSite) -> Tensor | None:
+        """Return the pattern of the site that ran last, (batch, n_heads, query_pos, key_pos).
+
+        It is forgotten, as it must not count for the next module too.
+        """
+        pattern = self._last
+        self._last = None
+        return _by_head(pattern, site)
+
+    def scores(self, site: AttentionSite) -> Tensor | None:
+        """Return what that pattern was made of, of the same shape."""
+        return _by_head(self._entered, site)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch: torch calls this for every function in the block."""
@@ -214,10 +225,17 @@ class Softmaxes(TorchFunctionMode):
         if _is_float64(args):
             options.pop("dtype", None)  # softmax(scores, dtype=torch.float32) would round them
         pattern: Tensor = func(*args, **options)
-        if pattern.dim() == 4:  # other softmaxes, such as of a classifier, have fewer axes
-            self.last = pattern
-            self.entered = args[0] if args else None
+        if pattern.dim() in (self._n_axes, 4):
+            self._last = pattern
+            self._entered = args[0] if args else None
         return pattern
+
+
+def _by_head(tensor: Tensor | None, site: AttentionSite) -> Tensor | None:
+    """Give scores or a pattern of a site its axis of heads, where the family joins it."""
+    if tensor is None or tensor.dim() == 4:
+        return tensor
+    return tensor.reshape(-1, site.n_heads, *tensor.shape[1:])
 
 
 def unrounded(loaded: LoadedModel) -> AbstractContextManager[object]:

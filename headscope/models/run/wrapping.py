@@ -14,7 +14,7 @@ import torch
 
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError, reason
 from headscope.models.layouts.families import COVERED, other_input, refuse
-from headscope.models.layouts.sites import find_sites
+from headscope.models.layouts.sites import attention_modules, find_sites
 from headscope.models.run.handed import as_handed_over, remarks
 from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.run.task_heads import task_head_of
@@ -55,6 +55,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     parameter = next(base.parameters())
     if parameter.dtype == torch.float64 and getattr(base.config, "_experts_implementation", None):
         network.set_experts_implementation("eager")  # grouped products of experts know no float64
+    for attention in attention_modules(base):
+        attention.layout.mend(attention.module, parameter.dtype)
     loaded = LoadedModel(
         name=name,
         model=base,
@@ -75,8 +77,9 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         raise
     except Exception as error:  # whatever a family raises that wants more than token ids
         why = other_input(base) or f"transformers says: {reason(error)}"
+        in_float64 = " in float64" if loaded.dtype == "float64" else ""  # which XGLM cannot
         raise UnsupportedModelError(
-            f"{name} ({family}) does not run on token ids alone, and headscope feeds "
+            f"{name} ({family}) does not run{in_float64} on token ids alone, and headscope feeds "
             f"nothing else; {why.rstrip('.')}."
         ) from error
     return loaded

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 
 from headscope.models.layouts.forwards import WithoutHeads, extend
 from headscope.models.layouts.layout import AttentionModule
-from headscope.models.layouts.maps import HEAD_IDS, HeadRows
-from headscope.models.layouts.sites import HEADS_BEFORE, attention_modules
+from headscope.models.layouts.maps import HEAD_IDS, HEADS_BEFORE, HeadRows
+from headscope.models.layouts.sites import attention_modules
 
 #: Attributes that hold a number of heads, and those that hold the width of all heads together.
-_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
+_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 _WIDTHS = ("all_head_size", "inner_dim", "split_size")
 
 
@@ -50,11 +50,11 @@ def cut_module(attention: AttentionModule, heads: Collection[int]) -> None:
     _mark(attention, remaining)
     # Let the module's own forward run with the heads that are left: ``extend`` puts methods before
     # those of its class, ``fit`` adapts what the family's forward expects.
-    if not remaining:
-        extend(attention.module, WithoutHeads)  # a forward that only adds b_O
     if len(remaining) < attention.heads_before:
         attention.layout.fit(attention.module, remaining, attention.heads_before)
         attention.projections.out.fit()
+    if not remaining:  # last, so that it is around whatever forward ``fit`` gave the module
+        extend(attention.module, WithoutHeads)
 
 
 def cut_modules(

@@ -5,8 +5,12 @@ import math
 
 import pytest
 import torch
+from families import tiny
+from transformers.models.cohere import modeling_cohere as cohere
+from transformers.models.ernie4_5 import modeling_ernie4_5 as ernie
+from transformers.models.glm import modeling_glm as glm
 
-from headscope.models.layouts.steps import rotate, take_heads
+from headscope.models.layouts.steps import rotate, rotate_pairs, take_heads, turns_neighbours
 
 D_HEAD = 8
 
@@ -45,6 +49,25 @@ def test_a_rotation_in_float32_keeps_the_type():
     turned = rotate(x, cos, sin, in_float32=True)
     assert turned.dtype == torch.bfloat16
     torch.testing.assert_close(turned, rotate(x.float(), cos, sin).bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", [cohere, glm, ernie])
+def test_neighbours_turn_as_transformers_turns_them(family):
+    """Cohere's tables have each angle at both coordinates, GLM's and ERNIE's in both halves."""
+    x = torch.randn(1, 2, 5, D_HEAD, generator=torch.Generator().manual_seed(0))
+    cos, sin = angles(D_HEAD, 5)
+    if family is cohere:
+        cos = cos[..., : D_HEAD // 2].repeat_interleave(2, dim=-1)
+        sin = sin[..., : D_HEAD // 2].repeat_interleave(2, dim=-1)
+    expected, _ = family.apply_rotary_pos_emb(x, x, cos, sin)
+    torch.testing.assert_close(rotate_pairs(x, cos, sin), expected)
+
+
+def test_which_coordinates_turn_is_told_by_what_the_family_does():
+    layers = {name: tiny(name).layers[0].self_attn for name in ("glm", "cohere", "llama")}
+    turning = {name: turns_neighbours(layer) for name, layer in layers.items()}
+    assert turning == {"glm": True, "cohere": True, "llama": False}
+    assert not turns_neighbours(torch.nn.Linear(2, 2))
 
 
 def test_the_biases_of_some_heads():
