@@ -67,8 +67,9 @@ def export(
         choices = " and ".join(_PRECISIONS[kind])
         raise typer.BadParameter(f"{kind} has {choices}", param_hint="'--precision'")
     if not folder.is_dir():
+        fault = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
         raise typer.BadParameter(
-            f"there is no folder {folder}; give one that save_pretrained, prune or shrink wrote",
+            f"{fault}; give a folder that save_pretrained, prune or shrink wrote",
             param_hint="'FOLDER'",
         )
 

@@ -234,10 +234,10 @@ class Steps:
             is_present = step == self._step
             seconds = account.seconds_expected() if is_present else account.seconds_taken()
             usual_seconds = self._usual_seconds.get(step)
-            is_comparable = usual_seconds is not None and not isinstance(usual_seconds, ByTheClock)
-            if seconds is not None and is_comparable:
-                taken += seconds
-                usual += usual_seconds
+            if usual_seconds is None or isinstance(usual_seconds, ByTheClock) or seconds is None:
+                continue
+            taken += seconds
+            usual += usual_seconds
         return taken / usual if usual else None
 
     def _expected(self, step: str, slowness: float | None) -> float | None:

@@ -276,6 +276,7 @@ def test_a_file_where_a_folder_is_to_be(run: Command, model: Path, text: Path, t
     (tmp_path / "file").write_text("mine")
     refused(run(*prune(model, text, tmp_path / "file")), "is a file")
     refused(run(*prune(model, text, tmp_path / "file" / "below")), "cannot be made")
+    refused(run("export", str(tmp_path / "file"), "onnx"), "is a file", code=2)
     assert (tmp_path / "file").read_text() == "mine"
 
 

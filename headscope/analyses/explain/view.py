@@ -134,7 +134,9 @@ def _control(result: ExplainResult) -> str:
     looks_at_place = not result.chosen and _main_place(result) is not None
     if looks_at_place:
         share = 2**-own.even  # ``even`` is the entropy in bits
-        sentences.append(f"Spread evenly, a token's attention to any one place is about {share:.0%}.")
+        sentences.append(
+            f"Spread evenly, a token's attention to any one place is about {share:.0%}."
+        )
     least_link = _LINKS if looks_at_place else _LEAST_LINK
     if others and own.link >= least_link:
         middle = median(head.link for head in others)

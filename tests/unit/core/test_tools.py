@@ -116,7 +116,7 @@ def test_a_slow_machine_makes_no_step_longer_that_ends_by_the_clock():
 
 
 def test_a_step_that_is_done_again_takes_as_long_as_before():
-    """By hand, two sizes: what the first one took says nothing about how much of the second is left.
+    """By hand: what the first of two sizes took tells nothing of how much is left of the second.
 
     Both are timed in 20 s where 10 are usual, and trained in 100 s.
     """
