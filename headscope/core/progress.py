@@ -54,6 +54,10 @@ def silent(step: str, done: int, total: int) -> None:
     """Report nothing: the :data:`Progress` of runs that nobody watches."""
 
 
+class Budget(float):
+    """Seconds that a step is given, however slow the machine is, such as for training."""
+
+
 def progress_of_part(name: str, progress: Progress) -> Progress:
     """Return a progress for a part of a longer run, whose steps become ``part, step``."""
 
@@ -71,7 +75,7 @@ class Steps:
     before the first step has no number. One thread may report while another one reads.
 
     The time left is that of the whole run: of the present step by its own speed so far, of later
-    ones by how long they usually take beside those that have run.
+    ones by how long they usually take beside those that have run, or by their :class:`Budget`.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class Steps:
         """Begin before the first step.
 
         ``usual_seconds`` names the steps in their order, with the time that they usually take
-        beside each other.
+        beside each other, or with a :class:`Budget`.
         """
         self._order = list(usual_seconds)
         self._usual_seconds = usual_seconds
@@ -90,6 +94,8 @@ class Steps:
         self._started = clock()
         self._step: str | None = None  # The present one; None before the first
         self._step_started = self._started
+        self._part = ""  # The name that is told at present: the step's, or that of a part of it
+        self._part_started = self._started
         self._seconds: dict[str, float] = {}  # That steps before the present one took
         self._words = _LOADING
         self._share: float | None = None
@@ -105,6 +111,9 @@ class Steps:
         """Note that ``done`` of ``total`` of the step ``name`` are done."""
         with self._lock:
             self._enter(self._step_of(name))
+            if name != self._part:
+                self._part = name
+                self._part_started = self._clock()
             # "classify, model" -> "classify: measuring the model"
             words = [_STEP_WORDS.get(step, step) for step in name.split(", ", 1)]
             self._words = ": ".join(words)
@@ -165,23 +174,57 @@ class Steps:
             if self._step is None:
                 return None
             in_step = self._seconds.get(self._step, 0.0) + self._clock() - self._step_started
-            share = self._share or 0.0
-            has_speed = share >= _LEAST_SHARE
-            # What steps took, beside what they usually take.
-            taken = sum(self._seconds.values()) - self._seconds.get(self._step, 0.0)
-            usual = sum(self._usual(step) for step in self._seconds if step != self._step)
-            step_takes = in_step / share if has_speed else 0.0
-            if has_speed:
-                taken += step_takes
-                usual += self._usual(self._step)
-            if usual == 0:
+            step_takes = self._by_its_speed(in_step)
+            slowness = self._slowness(step_takes)
+            if step_takes is None:
+                usual_time = self._expected(self._step, slowness)
+                step_takes = None if usual_time is None else max(in_step, usual_time)
+            if step_takes is None:
                 return None
-            slowness = taken / usual
-            if not has_speed:
-                step_takes = max(in_step, slowness * self._usual(self._step))
-            later_steps = self._order[self._order.index(self._step) + 1 :]
-            later = sum(self._usual(step) for step in later_steps)
-            return step_takes - in_step + slowness * later
+            left = step_takes - in_step
+            for step in self._order[self._order.index(self._step) + 1 :]:
+                step_time = self._expected(step, slowness)
+                if step_time is None:
+                    return None
+                left += step_time
+            return left
+
+    def _by_its_speed(self, in_step: float) -> float | None:
+        """Estimate how long the present step takes from the speed of its present part.
+
+        ``in_step`` is how long it has taken so far. None while there is no speed to go by.
+        """
+        share = self._share or 0.0
+        if share < _LEAST_SHARE:
+            return None
+        in_part = self._clock() - self._part_started
+        takes = in_step - in_part + in_part / share
+        usual = self._usual(self._step or "")
+        return max(in_step, min(takes, usual)) if isinstance(usual, Budget) else takes
+
+    def _slowness(self, step_takes: float | None) -> float | None:
+        """Return what steps took beside what they usually take; None if none has taken any time.
+
+        A step with a budget tells nothing about it. ``step_takes`` is the present one's estimate.
+        """
+        seconds = {step: took for step, took in self._seconds.items() if step != self._step}
+        if self._step is not None and step_takes is not None:
+            seconds[self._step] = step_takes
+        taken = 0.0
+        usual = 0.0
+        for step, took in seconds.items():
+            usually = self._usual(step)
+            if not isinstance(usually, Budget):
+                taken += took
+                usual += usually
+        return taken / usual if usual else None
+
+    def _expected(self, step: str, slowness: float | None) -> float | None:
+        """Estimate how long a step takes of which nothing has run; None without any speed."""
+        usual = self._usual(step)
+        if isinstance(usual, Budget):
+            return float(usual)
+        return None if slowness is None else slowness * usual
 
     def _usual(self, step: str) -> float:
         """Return how long a step usually takes beside the others; an unforeseen one, a second."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import WrongOptionError
 from headscope.core.options import Option, OptionError, Usual
+from headscope.core.progress import Budget
 from headscope.core.saved_config import MANIFEST
 from headscope.session.options import POOLING, TASKS, Held, RunOptions
 from headscope.shrinking.result import Target
@@ -224,5 +225,5 @@ class ShrinkOptions(RunOptions):
         """
         seconds = super().step_seconds()
         if "distilling" in seconds:
-            seconds["distilling"] = max(60.0 * self.minutes, 1.0)
+            seconds["distilling"] = Budget(max(60.0 * self.minutes, 1.0))
         return seconds

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar
 
 from headscope.analyses.transfer.result import TransferResult
 from headscope.core.options import Option, Usual, names, numbers
+from headscope.core.progress import Budget
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, Held, RunOptions
 
@@ -43,7 +44,6 @@ class TransferOptions(RunOptions):
     """
 
     held: ClassVar[Held] = Held(4.0, 400.0)
-    usual_seconds: ClassVar[Mapping[str, float]] = {"runs": 300.0}
     examples: ClassVar[tuple[str, ...]] = (
         "headscope transfer demo",
         "headscope transfer ./my-bert --train train.tsv --test test.tsv --sizes 64,256",
@@ -132,6 +132,10 @@ class TransferOptions(RunOptions):
     def step_names(self) -> tuple[str, ...]:
         """Name the only step: fine-tuning, run after run."""
         return ("runs",)
+
+    def step_seconds(self) -> dict[str, float]:
+        """Return that step with the seconds that it is given."""
+        return {"runs": Budget(self.budget)}
 
 
 transfer = entry(TransferOptions, TransferResult, "headscope.analyses.transfer.run")
