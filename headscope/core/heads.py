@@ -1,6 +1,6 @@
 """A head and its name, ``L3H5``: layer and head count from zero, as before any pruning.
 
-In an encoder-decoder model, heads outside the encoder name their stack too: ``decoder:L3H5``,
+Heads outside an encoder name their stack too, those of a decoder alone included: ``decoder:L3H5``,
 ``cross:L3H5``.
 """
 

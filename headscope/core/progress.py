@@ -251,8 +251,11 @@ class Steps:
         """Return how long the present step still takes, if that can be told."""
         account = self._accounts[step]
         in_part = account.part_seconds
+        given = self._usual_seconds.get(step)
         if account.has_speed:
             takes: float | None = account.part_takes
+            if isinstance(given, ByTheClock):
+                takes = min(account.part_takes, given)
         elif account.times_before:  # as long as before
             takes = account.seconds_expected()
         elif account.earlier_seconds:  # another part of it, of which nothing is known

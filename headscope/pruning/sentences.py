@@ -115,7 +115,8 @@ def verdict(result: PruneResult) -> str:
     if curve.method == "manual":
         repair = "" if curve.repair == "none" else f" (repair {curve.repair})"
         random = _random_words(result, point)
-        return f"Without these {heads} heads{repair}: {values}; {change}{random}."
+        these = "this one" if len(point.heads_removed) == 1 else f"these {len(point.heads_removed)}"
+        return f"Without {these} of {result.n_heads} heads{repair}: {values}; {change}{random}."
     return (
         f"With {heads} heads removed ({_by(curve)}): {values}; {change}"
         f"{_random_words(result, point)}."

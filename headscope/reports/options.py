@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from headscope.commands import COMMANDS, SECTIONS
 from headscope.core.errors import HeadscopeError, WrongOptionError, nearest
 from headscope.core.options import Option, OptionError, Usual, names
+from headscope.core.progress import ByTheClock
 from headscope.reports.result import InsightsResult, ReportResult
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
@@ -171,7 +172,8 @@ class InsightsOptions(ClaimsOptions):
     budget: Annotated[
         float,
         Usual(
-            help="Seconds for everything: transfer, which comes last, gets what is left.",
+            help="Transfer, which comes last, gets what the other sections leave of so many "
+            "seconds; they are not cut short.",
             above=0,
             below=inf,
         ),
@@ -211,7 +213,11 @@ class InsightsOptions(ClaimsOptions):
         if "classify" not in self.skip:
             steps |= own_test
         if "transfer" not in self.skip:
-            steps |= _steps_of_section("transfer", self.options_of("transfer"))
+            tuning = _steps_of_section("transfer", self.options_of("transfer"))
+            # It gets what the sections before it leave, and no more than its own budget.
+            steps |= {
+                step: ByTheClock(min(seconds, self.budget)) for step, seconds in tuning.items()
+            }
         return steps
 
 

@@ -109,7 +109,7 @@ def report_html(report: ReportResult, *, live: LivePage | None = None) -> str:
     scales = scales_of(report, cards)
     captions = {scale.key: scale.caption for scale in scales}
     first_head = clearest(cards)
-    maps = maps_of(report, cards, live=bool(live))
+    maps = maps_of(report, cards)
     rows = maps[0].rows if maps else []
     have_means = any(card.mean for card in cards)
 
@@ -223,7 +223,16 @@ def _role_counts(report: ReportResult, *, live: bool) -> list[tuple[str, str, in
 def _legend(report: ReportResult, *, live: bool) -> str:
     """Say what the marks of the map mean."""
     stacks = _classified_stacks(report, live=live)
-    return f"{legend(*stacks)}." if stacks else "not classified."
+    if not stacks:
+        return "not classified."
+    text = f"{legend(*stacks)}."
+    if report.classify is not None and len(stacks) < len(report.classify.stacks):
+        (shown,) = stacks[0].stacks
+        text += (
+            f" Only the {shown}'s heads are shown; the roles of all stacks are counted below, and "
+            "heads.csv names their heads."
+        )
+    return text
 
 
 def _special_tokens(report: ReportResult) -> set[str]:

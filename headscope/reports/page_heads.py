@@ -45,17 +45,33 @@ def section_cards(report: ReportResult) -> list[Card]:
 
     All of one stack, so that layer and head are enough to tell heads apart.
     """
+    stack = _stack_of_page(report)
     cards: dict[Place, Card] = {}  # By layer and head
     for sample in report.samples:
         for name in sample.patterns:
-            layer, head = parse_head(name)
-            cards[layer, head] = Card(layer, head)
+            if _stack_in(name) == stack:
+                layer, head = parse_head(name)
+                cards[layer, head] = Card(layer, head, stack=stack)
     for section, result in report.sections.items():
         for card in view_of(section).cards(result, sorted(cards)):
             address = (card.layer, card.head)
-            known = cards.get(address, Card(*address))
+            # Not every section says on its cards of which stack the head is.
+            known = cards.get(address, Card(*address, stack=stack))
             cards[address] = _joined(known, card)
     return [cards[address] for address in sorted(cards)]
+
+
+def _stack_of_page(report: ReportResult) -> str:
+    """Return the stack whose heads the page shows: the classified one, else its sentences'."""
+    if report.classify is not None and report.classify.heads:
+        return report.classify.heads[0].stack
+    names = [name for sample in report.samples for name in sample.patterns]
+    return _stack_in(names[0]) if names else "encoder"
+
+
+def _stack_in(name: str) -> str:
+    """Return the stack that a head's name says: ``cross`` of ``cross:L3H5``."""
+    return name.rpartition(":")[0] or "encoder"
 
 
 def _joined(known: Card, card: Card) -> Card:
@@ -88,9 +104,8 @@ def live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
     for name in heads:
         card = known.get(name)
         if card is None:
-            stack = name.rpartition(":")[0] or "encoder"  # "cross:L3H5" or "L3H5"
             layer, head = parse_head(name)
-            card = Card(layer, head, stack=stack, sentence=_NOT_CLASSIFIED)
+            card = Card(layer, head, stack=_stack_in(name), sentence=_NOT_CLASSIFIED)
         cards.append(replace(card, values=_rounded(card.values)))
     return cards
 
@@ -135,18 +150,12 @@ class HeadsMap(NamedTuple):
     rows: list[Row]
 
 
-def maps_of(report: ReportResult, cards: Sequence[Card], *, live: bool) -> list[HeadsMap]:
+def maps_of(report: ReportResult, cards: Sequence[Card]) -> list[HeadsMap]:
     """Arrange the cards of every stack; only a live page has more than one."""
     removed = report.provenance["model"].get("removed_heads") or []
-    classified = report.classify
-    classified_stack = "encoder"
-    if classified is not None and classified.heads:
-        classified_stack = classified.heads[0].stack
     cards_by_stack: dict[str, list[Card]] = {}
     for card in cards:
-        # Not every section says on its cards of which stack the head is; live cards all do.
-        stack = card.stack if live else classified_stack
-        cards_by_stack.setdefault(stack, []).append(card)
+        cards_by_stack.setdefault(card.stack, []).append(card)
     maps = []
     for stack, cards_of_stack in cards_by_stack.items():
         prefix = "" if stack == "encoder" else f"{stack}:"

@@ -99,7 +99,7 @@ def _sample_patterns(
             head_patterns = recorded[site.row][0].cpu().double().tolist()
             for head, rows in zip(site.head_ids, head_patterns, strict=True):
                 rounded = tuple(tuple(round(weight, _DIGITS) for weight in row) for row in rows)
-                patterns[head_name(site.layer, head)] = rounded
+                patterns[head_name(site.layer, head, site.stack)] = rounded
         tokens = readable_pieces(loaded.tokenizer, ids)
         samples.append(SamplePatterns(text, tokens, patterns))
     return tuple(samples)

@@ -67,8 +67,9 @@ def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[s
         )
     if share is not None and share >= MOST_UNKNOWN:
         yield (
-            f"The tokenizer does not know {100 * share:.1f}% of the pieces of {data} (its first "
-            f"{fit['texts']:,} texts): the model reads one and the same token for all of them."
+            f"{data}: the tokenizer does not know {100 * share:.1f}% of the pieces of the "
+            f"{fit['texts']:,} texts that were tried; the model reads one and the same token for "
+            "all of these pieces."
         )
 
 

@@ -218,7 +218,7 @@ def _climbed(bench: Bench, options: ShrinkOptions, validation: ValidationSummary
             options,
             validation,
             models=ladder.models,
-            refused=tuple(ladder.whole.refused),
+            refused=(*_not_tried(bench.full_model, options), *ladder.whole.refused),
             lead=ladder.whole.lead,
             chosen=ladder.chosen,
             reached=ladder.reached,
@@ -251,8 +251,19 @@ def _runtimes(loaded: LoadedModel, options: ShrinkOptions) -> tuple[str, ...]:
     asked_for = tuple(dict.fromkeys(options.runtimes or ()))  # each once
     if asked_for:
         return asked_for
-    writes = loaded.task_head in ("seq2seq", "causal")  # no graph holds what writes token by token
-    return ("torch",) if writes else installed_runtimes()
+    return ("torch",) if _writes(loaded) else installed_runtimes()
+
+
+def _writes(loaded: LoadedModel) -> bool:
+    """Whether a model writes token by token, which no graph of another runtime holds."""
+    return loaded.task_head in ("seq2seq", "causal")
+
+
+def _not_tried(loaded: LoadedModel, options: ShrinkOptions) -> tuple[str, ...]:
+    """Say why no other runtime than torch is measured, where none was asked for by name."""
+    if options.runtimes or not _writes(loaded):
+        return ()
+    return ("onnxruntime and openvino, since this model writes token by token.",)
 
 
 def _result(

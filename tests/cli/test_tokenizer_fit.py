@@ -68,7 +68,7 @@ def test_the_share_stands_in_every_output(run, model, tmp_path):
     text = tmp_path / "lines.txt"
     out = tmp_path / "out"
     text.write_text(f"{KNOWN} {SNOWMAN}\n" * 40, encoding="utf-8")  # one piece of seven is unknown
-    words = f"does not know 14.3% of the pieces of {text} (its first 40 texts)"
+    words = f"{text}: the tokenizer does not know 14.3% of the pieces of the 40 texts"
     table = run("rank", model, "--text", text, "--no-fresh", "--format", "csv")
     assert words in table.stderr
     assert "Warning" not in table.stdout

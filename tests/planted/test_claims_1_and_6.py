@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel
 import headscope
 from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.recovery import TARGETS
-from headscope.analyses.flow.run import not_measured
+from headscope.analyses.flow.run import not_measured, usual_sentences
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.registry import decide
 from headscope.reports.claims.rule import Evidence
@@ -189,12 +189,18 @@ def test_parts_of_claim_1(tmp_path, model, verdict, outcomes):
 
 def test_a_text_that_is_too_short_is_not_measured(tmp_path):
     short = headscope.flow(wrapped(of_topics()), written(tmp_path, 16))
-    assert short.recovery.value.value is short.control.gain.value.value is None
+    for unknown in (short.recovery, short.control.recovery, short.control.gain):
+        assert unknown.value.value is None
     # 8 sentences of 9 words to fit on, and 20 tokens for each of 8 numbers are needed
     assert "72 tokens" in short.not_measured["value"]
     assert "give about 36 sentences" in short.not_measured["value"]
     judged = decide("routing", Evidence(flow=short))
     assert judged.verdict == "not measured"
+
+
+def test_wider_heads_are_fitted_on_more_sentences():
+    """192 sentences of 13 tokens are 1,280 for the fit of 64 numbers, too few for those of 128."""
+    assert [usual_sentences(width) for width in (32, 64, 128, 256)] == [192, 192, 384, 768]
 
 
 @pytest.mark.parametrize(("level", "measured"), [(-0.06, False), (0.0, True)])

@@ -47,7 +47,8 @@ def corpus_text(result: ClassifyResult) -> str:
         unit = "sources" if result.stacks == ("encoder",) else "pairs"
     counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, {corpus.queries:,} tokens"
     if corpus.words_left_out:
-        counts += f", {corpus.words_left_out:,} words without a piece left out"
+        words = plural(corpus.words_left_out, "word")
+        counts += f", {corpus.words_left_out:,} {words} without a piece left out"
     return f"{corpus.name}: {counts}"
 
 
@@ -91,7 +92,7 @@ def found_heads(stack_result: ClassifyResult) -> str:
         heads = [head for head in stack_result.heads if role.key in head.roles]
         if not heads:
             continue
-        names = [f"{_short_name(stack_result, head)}{_detail(head, role.key)}" for head in heads]
+        names = [f"{head.name}{_detail(head, role.key)}" for head in heads]
         shown = ", ".join(names[:_MOST_NAMES])
         n_more = len(names) - _MOST_NAMES
         if n_more > 0:
@@ -103,11 +104,6 @@ def found_heads(stack_result: ClassifyResult) -> str:
             counted = count_sinks(stack_result)
         lines.append(f"{counted}: {shown}")
     return "\n".join(lines)
-
-
-def _short_name(stack_result: ClassifyResult, head: HeadResult) -> str:
-    """Name a head; of a model with one stack without that stack: ``L3H5``."""
-    return head.name if stack_result.corpus.pairs else head.name.rpartition(":")[2]
 
 
 def _detail(head: HeadResult, role: str) -> str:
@@ -177,7 +173,7 @@ def pairs_sentence(stack_result: ClassifyResult) -> str:
     keys = [PAIR + label for label in stack_result.labels]
     following = [head for head in stack_result.heads if set(keys) & set(head.roles)]
     if following:
-        names = [_short_name(stack_result, head) for head in following[:_MOST_NAMES]]
+        names = [head.name for head in following[:_MOST_NAMES]]
         n_more = len(following) - len(names)
         more = f" and {n_more} more" if n_more else ""
         follow = "follows" if len(following) == 1 else "follow"
@@ -209,10 +205,9 @@ def _nearest_to_pairs(stack_result: ClassifyResult) -> str:
         return float(score.accuracy) - max(score.baselines.values())
 
     head, score = max(scored, key=gain)
-    name = _short_name(stack_result, head)
     strongest = max(score.baselines, key=lambda name: score.baselines[name])
     return (
-        f" Nearest to it: {name} looks {score.relation} {score.direction} in "
+        f" Nearest to it: {head.name} looks {score.relation} {score.direction} in "
         f"{score.accuracy.value:.0%} of {score.trials:,} trials; its strongest baseline, "
         f"{baseline_name(strongest)}, is right in {score.baselines[strongest]:.0%}."
     )
@@ -277,15 +272,21 @@ def untested_sentence(stack_result: ClassifyResult) -> str:
 
 
 def short_control(stack_result: ClassifyResult) -> str:
-    """Say behind the answer how many heads the controls call syntactic; empty without a control."""
+    """Say behind the answer how many heads keep a role in the controls; empty without a control."""
     control = stack_result.control or ControlResult()
     clauses = []
-    if control.swapped is not None:
+    if control.swapped is not None and (stack_result.labels or _has_syntax(stack_result)):
         n_heads = control.swapped.heads
         clause = f"with other sentences' trees {n_heads} would be syntactic"
         if stack_result.labels:
             clause = f"with pairs of other texts {n_heads} would follow them"
         clauses.append(clause)
+    kept = kept_with_other_sources(stack_result)
+    if kept is not None:
+        n_kept, n_ordered = kept
+        clauses.append(
+            f"with other pairs' sources {n_kept} of the {n_ordered} monotonic heads stay so"
+        )
     if control.random_weights:
         with_role = joined(
             [
@@ -299,6 +300,11 @@ def short_control(stack_result: ClassifyResult) -> str:
         return ""
     text = "; ".join(clauses)
     return f" {text[0].upper()}{text[1:]}."
+
+
+def _has_syntax(stack_result: ClassifyResult) -> bool:
+    """Whether syntactic roles could be tested, so that a control of them says something."""
+    return role_in("syntactic", stack_result.stacks[0]) not in stack_result.untestable
 
 
 def control_sentence(stack_result: ClassifyResult) -> str:
@@ -337,20 +343,32 @@ def _swapped_clauses(stack_result: ClassifyResult, control: ControlResult) -> It
             f"with the {other_edges} of the same length, {n_heads} {plural(n_heads, 'head')} would "
             f"{verb} ({n_labels} {plural(n_labels, 'label')})"
         )
+    kept = kept_with_other_sources(stack_result)
+    if kept is not None:
+        n_kept, n_ordered = kept
+        yield (
+            f"with other pairs' sources of the same length, {n_kept} of the {n_ordered} "
+            "monotonic or anti-monotonic heads would have the role all the same: position explains "
+            "them"
+        )
+
+
+def kept_with_other_sources(stack_result: ClassifyResult) -> tuple[int, int] | None:
+    """Count monotonic and anti-monotonic heads that stay so with other pairs' sources, and all.
+
+    None where that was not measured.
+    """
     ordered = [
         head for head in stack_result.heads if {"monotonic", "anti_monotonic"} & set(head.roles)
     ]
     intervals = [head.alignment.swapped.interval for head in ordered if head.alignment]
     known = [interval for interval in intervals if interval is not None]
-    if stack_result.stacks == ("cross",) and known:
-        # The interval lies beyond the threshold on either side, as the role asks.
-        least = float(stack_result.thresholds["monotonic"])
-        explained = [(low, high) for low, high in known if max(low, -high) >= least]
-        yield (
-            f"with other pairs' sources of the same length, {len(explained)} of the {len(ordered)} "
-            "monotonic or anti-monotonic heads would have the role all the same: position explains "
-            "them"
-        )
+    if stack_result.stacks != ("cross",) or not known:
+        return None
+    # The interval lies beyond the threshold on either side, as the role asks.
+    least = float(stack_result.thresholds["monotonic"])
+    explained = [(low, high) for low, high in known if max(low, -high) >= least]
+    return len(explained), len(ordered)
 
 
 def _worth_of_control(stack_result: ClassifyResult, control: ControlResult) -> str:

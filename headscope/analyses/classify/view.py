@@ -264,7 +264,7 @@ def _labels_table(stack_result: ClassifyResult) -> Iterator[b.Block]:
         rows += sorted(role_rows, key=_clearest_first)[:_MOST_ROWS]
     columns: list[b.Column] = [
         ("label", lambda row: _label_name(row[1]), str),
-        ("head", lambda row: row[0].name.rpartition(":")[2], str),
+        ("head", lambda row: row[0].name, str),
         ("score", lambda row: row[1].score.value, 3),
         ("95% interval", lambda row: _label_interval(row[1]), str),
         ("baseline", lambda row: f"{row[1].baseline:.2f} {row[1].against}", str),

@@ -241,11 +241,15 @@ def collapse_sentence(result: DepthResult) -> str:
 def protection_sentence(result: DepthResult) -> str:
     """Say which parts keep the tokens of the full model apart at the end, and which cost it."""
     removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
+    overflow = ""
+    if result.variants["full-without-layernorm"][-1] is None:
+        overflow = f"without LayerNorm the states overflow {result.provenance['dtype']}"
     if any(p.low[-1] is None for p in removed):
-        return (
+        text = (
             f"From {result.sequences} {plural(result.sequences, 'window')} there is no interval "
-            f"({FEWEST_UNITS} are needed), so nothing is said of what each part keeps."
+            f"({FEWEST_UNITS} are needed), so nothing is said of what each part keeps"
         )
+        return f"{text}; {overflow}." if overflow else f"{text}."
     lost: list[str] = []
     gained: list[str] = []
     same: list[str] = []
@@ -266,8 +270,8 @@ def protection_sentence(result: DepthResult) -> str:
         clauses.append(f"without {joined(gained)} more is left")
     if same:
         clauses.append(f"removing {joined(same, 'or')} makes no clear difference")
-    if result.variants["full-without-layernorm"][-1] is None:
-        clauses.append(f"without LayerNorm the states overflow {result.provenance['dtype']}")
+    if overflow:
+        clauses.append(overflow)
     if not clauses:
         return ""
     text = "; ".join(clauses)

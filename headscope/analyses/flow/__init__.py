@@ -20,6 +20,8 @@ __all__ = ["FlowOptions", "FlowResult", "flow"]
 
 #: Sentences by default: the intervals of so many tell a model from its control.
 SENTENCES = 192
+#: Numbers of a head that so many are enough for; wider heads are fitted on more sentences.
+WIDTH_OF_SENTENCES = 64
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class FlowOptions(RunOptions):
     limit: Annotated[
         int | None,
         Usual(
-            help=f"Only the first sentences. Default: {SENTENCES}, spread evenly over the corpus.",
+            help=f"Only the first sentences. Default: {SENTENCES} (more where heads are wider than "
+            f"{WIDTH_OF_SENTENCES}), spread evenly over the corpus.",
             at_least=1,
             unit="sentence",
         ),

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from headscope.analyses.classify.corpus_batches import stacks_for
-from headscope.analyses.flow import SENTENCES, FlowOptions
+from headscope.analyses.flow import SENTENCES, WIDTH_OF_SENTENCES, FlowOptions
 from headscope.analyses.flow.clustered import Clustered
 from headscope.analyses.flow.passes import Reader, TwoHalves, measure
 from headscope.analyses.flow.recovery import TARGETS
@@ -80,9 +80,11 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     loaded = opened.with_all_stacks.only(stack)
 
     # The model: maps, and the spectra of its heads
+    widths = [site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads]
+    width = max(widths, default=0)
     n_sentences = corpus.n_sentences
     if not options.full:
-        limit = SENTENCES if options.limit is None else options.limit
+        limit = usual_sentences(width) if options.limit is None else options.limit
         n_sentences = min(n_sentences, limit)
     reader = Reader(
         loaded=loaded,
@@ -93,7 +95,6 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     )
     halves = measure(reader, loaded, seed, "model")
     sentences = _sentences(reader, halves)
-    widths = [site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads]
     layer_spectra = [_spectra(layer_factors(site.weights())) for site in loaded.sites]
     control_seeds = range(seed, seed + options.control_seeds)
     # Controls of these spectra: Gaussian matrices here, a model with random weights below
@@ -126,13 +127,15 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     missing = not_measured(
         tokens=halves.tokens,
         sentences=2 * halves.fitted_on,  # of both halves
-        width=max(widths, default=0),
+        width=width,
         random=None if random_halves is None else random_halves.r2,
     )
-    r2 = {
-        name: heads_r2.unknown() if name in missing else heads_r2
-        for name, heads_r2 in halves.r2.items()
-    }
+    r2 = _without(halves.r2, missing)
+    random_r2 = None
+    if random_halves is not None:
+        # Too few tokens are too few for random weights too; where these collapse, they tell why.
+        too_short = halves.tokens < TOKENS_PER_PREDICTOR * width
+        random_r2 = _without(random_halves.r2, missing if too_short else ())
     return FlowResult(
         schema=SCHEMA,
         provenance=origin,
@@ -142,11 +145,27 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         spectra=control_spectra,
         recovery=_mean_recovery(r2),
         over_directions=_gap(r2["whole"], r2["directions"]),
-        control=None if random_halves is None else _control(r2, random_halves.r2, seed),
+        control=None if random_r2 is None else _control(r2, random_r2, seed),
         over_gaussian=_gap(r2["value"], r2["gaussian"]),
         token_over_directions=_gap(r2["token"], r2["token_directions"]),
         not_measured=missing,
     )
+
+
+def usual_sentences(width: int) -> int:
+    """Return how many sentences are read by default, where the widest head has ``width`` numbers.
+
+    Wider heads than 64 need more, for as many tokens for each of their numbers.
+    """
+    return math.ceil(SENTENCES * max(1.0, width / WIDTH_OF_SENTENCES))
+
+
+def _without(r2: R2, names: Iterable[str]) -> R2:
+    """Make some R^2 unknown."""
+    left_out = set(names)
+    return {
+        name: heads_r2.unknown() if name in left_out else heads_r2 for name, heads_r2 in r2.items()
+    }
 
 
 def _sentences(reader: Reader, halves: TwoHalves) -> FlowSentences:

@@ -17,7 +17,15 @@ from typing import NamedTuple
 from headscope.analyses.flow.result import FlowResult, HeadFlow, Recovery
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, percent
+from headscope.show.cells import (
+    decimal,
+    joined,
+    mean_of,
+    model_line,
+    model_name,
+    percent,
+    plural,
+)
 from headscope.show.estimates import ranged
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
@@ -97,7 +105,8 @@ def _sentences(result: FlowResult) -> str:
     if read.skipped:
         left_out.append(f"{read.skipped} that cannot be read")
     if read.words_left_out:
-        left_out.append(f"{read.words_left_out:,} words without a piece")
+        words = plural(read.words_left_out, "word")
+        left_out.append(f"{read.words_left_out:,} {words} without a piece")
     text = (
         f"{visible(read.name)}: fitted on {read.chosen_on:,} sentences, measured on "
         f"{read.measured_on:,} others"

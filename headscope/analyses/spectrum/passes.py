@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -143,11 +143,18 @@ class Passes:
         curves: list[Array] = []  # mean over heads of each initialisation, (length,)
         curves_sq: list[Array] = []
         n_heads = 0
+        n_measured = 0  # windows, by the initialisations before
+
+        def tell(step: str, done: int, total: int) -> None:
+            self.tell("random weights", n_measured + done, len(order))
+
+        passes = replace(self, tell=tell)
         for i in range(n_draws):
             seed = (first_seed + i) % 2**63
             name = f"random weights, {i + 1} of {n_draws}"
             # Of 5 initialisations the second has windows 1, 6, 11, ... of the order.
-            sums = self.measure(random_twin(loaded, seed), order[i::n_draws], None, name)
+            sums = passes.measure(random_twin(loaded, seed), order[i::n_draws], None, name)
+            n_measured += sums.sequences
             is_head = sums.count > 0  # (layers, heads): layers may differ in their number of heads
             curve = sums.means("curve")[is_head]  # (heads, length)
             share_at_k = curve[:, self.k - 1]

@@ -159,6 +159,38 @@ def test_another_part_of_a_step_is_no_slow_beginning_of_it():
     assert steps.seconds_left() == pytest.approx(5 + 50 / 40 * 10)
 
 
+def test_a_step_by_the_clock_takes_no_longer_on_a_slow_machine():
+    """By hand: choosing is ten times as slow as usual, so is saving; training is not."""
+    now = 0.0
+    steps = Steps({"choosing": 2.0, "training": ByTheClock(240), "saving": 3.0}, clock=lambda: now)
+    steps.tell("choosing", 0, 10)
+    now = 10.0
+    steps.tell("choosing", 5, 10)
+    assert steps.seconds_left() == pytest.approx(10 + 240 + 30)
+    now = 20.0
+    steps.tell("training", 0, 100)
+    assert steps.seconds_left() == pytest.approx(240 + 30)
+    now = 60.0
+    steps.tell("training", 5, 100)  # by its speed 800 s, which it is not given
+    assert steps.seconds_left() == pytest.approx(200 + 30)
+    now = 80.0
+    steps.tell("saving", 0, 1)  # that training was short says nothing of saving
+    assert steps.seconds_left() == pytest.approx(30)
+
+
+def test_a_part_of_a_step_goes_by_its_own_speed():
+    """By hand: the model took 60 s, the tenth of its first tokens 3 s."""
+    now = 0.0
+    steps = Steps({"model": 1.0}, clock=lambda: now)
+    steps.tell("model", 0, 10)
+    now = 60.0
+    steps.tell("model", 10, 10)
+    steps.tell("model, first tokens", 0, 10)
+    now = 63.0
+    steps.tell("model, first tokens", 1, 10)
+    assert steps.seconds_left() == pytest.approx(27)
+
+
 def test_a_section_begins_with_its_first_step():
     steps = Steps({"validate": 1.0, "classify, model": 3.0, "classify, control": 3.0})
     steps.tell("classify", 0, 1)

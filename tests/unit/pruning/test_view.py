@@ -69,6 +69,15 @@ def test_intervals_that_say_nothing_are_no_leave_to_remove_all():
     assert "can go" not in said
 
 
+@pytest.mark.parametrize(("heads", "words"), [(1, "this one of 8"), (2, "these 2 of 8")])
+def test_heads_that_were_named_are_counted(heads, words):
+    (plain, _) = result(1.0).curves
+    point = dataclasses.replace(plain.points[1], heads_removed=((0, 0), (0, 1))[:heads])
+    manual = results.Curve("manual", "none", (point,))
+    said = verdict(dataclasses.replace(result(1.0), curves=(manual,)))
+    assert said.startswith(f"Without {words} heads: Spearman 80.00 -> 79.00")
+
+
 def test_the_point_that_is_spoken_of_is_not_picked_by_its_value():
     """The other repair and the smaller number are better, and were named later."""
     leading = leading_point(result(1.0))

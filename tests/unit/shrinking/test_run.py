@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import spearmanr
 from shrinking_models import clock, outputs
-from tiny_models import tiny_bert
+from tiny_models import tiny_bert, write_tiny
 
 import headscope
 from headscope.core.errors import ArtefactError, InputError
@@ -246,3 +246,17 @@ def test_a_target_that_nothing_reaches_names_the_nearest_and_keeps_what_was_meas
         shrink(bert, lines, mb=0.001)
     assert len(error.value.result.models) == 1
     assert math.isfinite(error.value.result.whole.megabytes)
+
+
+def test_a_model_that_writes_stays_in_torch_and_is_told_so(tmp_path):
+    gpt2 = str(write_tiny(tmp_path / "gpt2", "gpt2"))
+    sentences = [f"The cat number {i} sat on the mat ." for i in range(200)]
+    data = tmp_path / "data.txt"
+    data.write_text("\n".join(sentences[:100]))
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentences[100:]))
+    few = {"task": "lm", "data": data, "text": text, "limit": 8, "validate": False}
+    measured = headscope.shrink(gpt2, **few)
+    assert [model.form for model in measured.models] == ["torch float32"]
+    (why,) = measured.refused
+    assert why == "onnxruntime and openvino, since this model writes token by token."

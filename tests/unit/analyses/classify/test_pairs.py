@@ -3,6 +3,7 @@
 The slow way shares no code with the package: one pair at a time, without padding, with loops.
 """
 
+import dataclasses
 import math
 import warnings
 from pathlib import Path
@@ -18,9 +19,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import headscope
 from headscope.analyses.classify.known_roles import find_roles
 from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.stack_words import found_heads
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import to_dict, to_json
 from headscope.reports.conditions import settings_of
+from headscope.reports.page_heads import section_cards
 from headscope.reports.reading import Results
 from headscope.reports.section_rows import rows_of
 from headscope.session.resume import RunState
@@ -178,6 +181,13 @@ def test_a_decoder_alone_reads_sentences(tmp_path):
     assert "decoder:special" in result.untestable
     assert "trees" in result.untestable["decoder:syntactic"]
     assert "decoder:rare" not in result.untestable  # it cannot apply
+    # Its heads have one name in the terminal, on the page and in the results, which --heads takes.
+    heads = [dataclasses.replace(head, roles=("broad",)) for head in result.heads]
+    broad = dataclasses.replace(result, heads=tuple(heads))
+    assert "broad: decoder:L0H0, decoder:L0H1" in found_heads(broad)
+    report = headscope.report(loaded, only=["classify"], settings={"classify": {"limit": 20}})
+    assert [card.name for card in section_cards(report)] == [head.name for head in result.heads]
+    assert set(report.samples[0].patterns) == {head.name for head in result.heads}
     assert {rate for offset, rate in result.heads[0].positional.rates.items() if offset > "0"} == {
         None
     }
