@@ -49,7 +49,9 @@ neuron-costs | shrinking/neurons.py | the dearest neurons go first
 neuron-map | shrinking/neurons.py | what goes is not written by the rest
     torch.linalg.solve(A_remaining, target[remaining]) => W[remaining]
 rotary-sine | models/layouts/steps.py | rotates one half back
-    b * cos + a * sin => b * cos - a * sin
+    b * cos + a * sin, unturned => b * cos - a * sin, unturned
+rotary-pair-sine | models/layouts/steps.py | rotates every second coordinate back
+    b * cos + a * sin], dim=-1)\n    return => b * cos - a * sin], dim=-1)\n    return
 pruned-bias | models/layouts/steps.py | the bias of other heads
     bias[:, list(heads)] => bias[:, : len(heads)]
 gate-to-mean | models/run/intervene.py | half a gate to the mean
@@ -115,7 +117,7 @@ drop-bound | stats/confirm.py | the mean, not the bound
 permanent-gates | models/surgery/output_maps.py | gates of other heads
     gates[site.row, indices] => gates[site.row, : len(indices)]
 half-weights | artefacts/saving.py | weights lose digits
-    tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
+    tensor.to(half).to(tensor.dtype)).all()) => tensor.to(half).to(tensor.dtype)).any())
 onnx-segments | artefacts/runtime_files.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
 ratio-of-times | removal/times.py | times are multiplied
