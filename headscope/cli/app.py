@@ -20,6 +20,7 @@ from headscope.cli.process import (
     bound_memory,
     calm_threads,
     check_shared,
+    end_as_by_ctrl_c,
     error_boundary,
     launched_together,
     rare_garbage_collection,
@@ -120,6 +121,7 @@ def main() -> None:
     """Run the command line; exits with the documented codes."""
     bound_memory()
     calm_threads()
+    end_as_by_ctrl_c()
     debug = "--debug" in sys.argv
     with rare_garbage_collection(), error_boundary(debug), launched_together():
         app()

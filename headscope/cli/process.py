@@ -88,6 +88,15 @@ def rare_garbage_collection() -> Iterator[None]:
         modules_are_loaded()
 
 
+def end_as_by_ctrl_c() -> None:
+    """Let SIGTERM, by which ``timeout``, Docker and CI stop a program, end it as Ctrl-C does.
+
+    What was measured is printed then, and nothing half-written stays. By default it would end a
+    Python program at once.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def modules_are_loaded() -> None:
     """Collect garbage as usual from now on, but leave out all objects that exist by now."""
     gc.freeze()

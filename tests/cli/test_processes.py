@@ -271,3 +271,28 @@ def test_an_interrupt_that_a_library_drops_still_ends_the_run():
     words = [sys.executable, "-c", _DROPPED]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+#: A command that is stopped while it opens its model.
+_STOPPED = """
+import os
+import signal
+import sys
+import threading
+import headscope.session.opening
+
+def load(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(60)
+
+headscope.session.opening.load = load
+sys.argv = ["headscope", "classify", "demo"]
+from headscope.__main__ import main
+main()
+"""
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does():
+    words = [sys.executable, "-c", _STOPPED]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "headscope: interrupted\n")
