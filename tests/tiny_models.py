@@ -135,9 +135,9 @@ def tiny_bert(
 
 
 def tiny_unknown(folder: Path) -> Path:
-    """Write a random GPT-1, whose attention headscope does not know, and a tokenizer."""
+    """Write a random Image GPT, whose attention headscope does not know, and a tokenizer."""
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-    return _written(folder, AutoModel, "openai-gpt", **sizes)
+    return _written(folder, AutoModel, "imagegpt", **sizes)
 
 
 #: Of [PAD], [CLS] and [SEP].

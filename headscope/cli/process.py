@@ -172,8 +172,8 @@ def _buffer_stdout() -> None:
     is written at once all the same.
     """
     raw = getattr(sys.stdout, "buffer", None)
-    if not isinstance(raw, io.RawIOBase):
-        return
+    if sys.stdout is not sys.__stdout__ or not isinstance(raw, io.RawIOBase):
+        return  # buffered, or another's: a test's, which closes it
     encoding = sys.stdout.encoding
     errors = sys.stdout.errors
     sys.stdout.flush()

@@ -133,6 +133,8 @@ def handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
         out = original(x, *args, **kwargs)
         if isinstance(out, dict):
             return {"feature_map": x}
+        if isinstance(out, list):  # the first GPT
+            return [x, *out[1:]]
         return (x, *out[1:]) if isinstance(out, tuple) else x
 
     return forward
