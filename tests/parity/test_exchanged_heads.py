@@ -56,7 +56,9 @@ def test_layers_before_the_change_are_as_if_they_had_run(name):
     versions = [ExchangedHeads(removed, {site.row: (1,)}) for site in loaded.sites]
     cosines = effects.cosines(versions, silent, "")
     expected = np.array([np.concatenate(states.cosines(version)) for version in versions])
-    np.testing.assert_allclose(cosines, expected, rtol=0, atol=1e-12)
+    # SqueezeBERT's convolutions need not give the same bits twice.
+    slack = 1e-6 if name == "squeezebert" else 1e-12
+    np.testing.assert_allclose(cosines, expected, rtol=0, atol=slack)
     assert (cosines < 1 - 1e-9).any()
     same = [ExchangedHeads(own, {site.row: (0, 2)}) for site in loaded.sites]
     np.testing.assert_allclose(effects.cosines(same, silent, ""), 1.0, rtol=0, atol=1e-6)

@@ -147,7 +147,7 @@ def test_settings_that_cannot_be_covered_are_refused(name, changes, said):
 #: Layouts that rotate, but for two configurations of them.
 TURNING = (
     *("rotary", "normed", "esm", "roformer", "modernbert", "modernbert-decoder"),
-    *("phi", "phi3", "gpt_neox", "gptj", "falcon"),
+    *("phi", "phi3", "gpt_neox", "gpt_neox_japanese", "gptj", "codegen", "falcon"),
 )
 STILL = ("esm, absolute", "falcon, by distance")
 
