@@ -171,16 +171,17 @@ def _buffer_stdout() -> None:
     Without one Python drops, without an error, what a disk that gets full does not take. Every line
     is written at once all the same.
     """
-    raw = getattr(sys.stdout, "buffer", None)
-    if sys.stdout is not sys.__stdout__ or not isinstance(raw, io.RawIOBase):
-        return  # buffered, or another's: a test's, which closes it
-    encoding = sys.stdout.encoding
-    errors = sys.stdout.errors
-    sys.stdout.flush()
+    stdout = sys.__stdout__
+    if stdout is None or sys.stdout is not stdout:
+        return  # another's, such as a test's, which closes it
+    raw: object = stdout.buffer
+    if not isinstance(raw, io.RawIOBase):
+        return  # it has its buffer
+    stdout.flush()
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(raw),
-        encoding=encoding,
-        errors=errors,
+        encoding=stdout.encoding,
+        errors=stdout.errors,
         line_buffering=True,
     )
 
