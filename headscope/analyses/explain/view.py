@@ -128,17 +128,17 @@ def _control(result: ExplainResult) -> str:
 
     Empty where the lead has no number.
     """
-    (own,) = (head for head in result.heads if head.name == result.name)
-    others = [head for head in result.heads if head.name != result.name]
+    shown = next(head for head in result.heads if head.name == result.name)
+    others = [head for head in result.heads if head is not shown]
     sentences: list[str] = []
     looks_at_place = not result.chosen and _main_place(result) is not None
     if looks_at_place:
-        share = 2**-own.even  # ``even`` is the entropy in bits
+        even_weight = 2**-shown.even  # ``even`` is the entropy in bits
         sentences.append(
-            f"Spread evenly, a token's attention to any one place is about {share:.0%}."
+            f"Spread evenly, a token's attention to any one place is about {even_weight:.0%}."
         )
     least_link = _LINKS if looks_at_place else _LEAST_LINK
-    if others and own.link >= least_link:
+    if others and shown.link >= least_link:
         middle = median(head.link for head in others)
         most = max(others, key=lambda head: head.link)
         sentences.append(

@@ -49,8 +49,10 @@ class ByPart(Fused):
         if not is_linear(fused):
             return None
         heads = getattr(module, HEAD_IDS, range(attention.num_attention_heads))
-        first_rows = _first_rows(heads, _heads_per_part(module), d_head)
-        q, v, k = (PickedMap(fused, rows=_rows(rows, d_head)) for rows in first_rows)
+        of_q, of_v, of_k = _first_rows(heads, _heads_per_part(module), d_head)
+        q = PickedMap(fused, rows=_rows(of_q, d_head))
+        k = PickedMap(fused, rows=_rows(of_k, d_head))
+        v = PickedMap(fused, rows=_rows(of_v, d_head))
         return q, k, v
 
     def rows(self, module: nn.Module, d_head: int) -> list[HeadRows]:
